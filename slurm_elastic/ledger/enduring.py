@@ -76,8 +76,11 @@ class Enduring(Ledger):
 
     @contextlib.contextmanager
     def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
-        with self._refuge.noticing(), super()._transaction(*changes) as db:
-            yield db
+        with self._lock:
+            with self._refuge.noticing(), super()._transaction(*changes) as db:
+                yield db
+            if not self._depth:
+                self._refuge.keep()
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._refuge.noticing():

@@ -288,6 +288,7 @@ LEDGER_TABLES = (
         where="where (state = 'intent' or created >= :since)",
         reader=launch_from,
         past="state != 'intent'",
+        turns=("state",),
     ),
     Table(
         name="machines",
@@ -296,6 +297,7 @@ LEDGER_TABLES = (
         reader=machine_from,
         newer=_NEWS,
         past="ended is not null",
+        turns=("ended",),
     ),
     Table(name="exclusions", keys=("kind", "scope"), reader=exclusion_from),
     Table(name="directives", keys=("number",), reader=directive_from),
@@ -307,6 +309,7 @@ LEDGER_TABLES = (
         reader=run_from,
         newer=("end",),
         past="end is not null",
+        turns=("end",),
     ),
     Table(name="drains", keys=("node", "begin"), where=_RECENT, newer=("end",)),
     Table(name="set_aside", keys=("job",), reader=aside_from),

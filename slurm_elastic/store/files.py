@@ -167,3 +167,13 @@ def _check_version(connection: sqlite3.Connection, path: Path, schema: Schema) -
             f"the {schema.name} {path} has schema {version}, this release reads schema "
             f"{len(schema.migrations)}: {schema.maker} brings it up to date when it starts"
         )
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in it on the disk, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -26,7 +26,8 @@ class Table(Struct, frozen=True, kw_only=True):
     ``newer``: columns in which memory's row counts where the file has one that memory never had: it
     may know of the same thing by other means, and less of it. ``doubted``: without the whole file
     nothing of it counts. ``past`` says which rows nothing changes any more: where they cannot be
-    read, those of an older copy serve.
+    read, those of an older copy serve. ``turns``: columns whose change is written down at once, as
+    is a new row, for what is younger than that copy (``store.lately``).
     """
 
     name: str
@@ -36,6 +37,7 @@ class Table(Struct, frozen=True, kw_only=True):
     newer: tuple[str, ...] = ()
     doubted: bool = False
     past: str = ""
+    turns: tuple[str, ...] = ()
 
 
 def copied(

@@ -18,6 +18,7 @@ from pathlib import Path
 from slurm_elastic import statedir
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files
+from slurm_elastic.store.lately import Lately
 from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, past, put, walk
 from slurm_elastic.store.trouble import (
     ENOUGH,
@@ -69,8 +70,11 @@ class Refuge:
         self._look = self._next_copy = monotonic() + LOOK
         self.trouble: Trouble | None = None
         self.since = 0.0
+        self._lately = Lately(path, schema, tables)
         try:
-            self._take(files.open_writer(path, schema))
+            connection = files.open_writer(path, schema)
+            self._lately.watch(connection)
+            self._take(connection)
         except TROUBLES as error:
             self._go_over(error, self._reader())
 
@@ -87,6 +91,11 @@ class Refuge:
             self._read_file()
         except TROUBLES as error:
             self.give_up(error)
+
+    def keep(self) -> None:
+        """What was just committed is on the disk a second time, as far as a copy would lack it."""
+        if self.trouble is None:
+            self._lately.write(self.db)
 
     def give_up(self, error: Exception) -> None:
         """The file has failed with ``error``: go on in memory."""
@@ -146,17 +155,20 @@ class Refuge:
             with contextlib.closing(sqlite3.connect(draft)) as target:
                 reader.backup(target)
             os.replace(draft, self._kept)
+            files.sync_directory(self._path.parent)
+            self._lately.forget()
         except TROUBLES as error:
             log.warning("no copy of %s can be kept: %s", self._path, error)
 
     def _past(self) -> Rows:
-        """Of the last copy."""
+        """Of the last copy, and what was written down since."""
+        rows: Rows = {}
         try:
             with contextlib.closing(files.open_reader(self._kept, self._schema)) as copy:
-                return past(copy, self._tables, self._now())
+                rows = past(copy, self._tables, self._now())
         except (*TROUBLES, SlurmElasticError) as error:
-            log.warning("what is over is not known: %s", error)
-            return {}
+            log.warning("what was over at the last copy is not known: %s", error)
+        return self._lately.restored(rows, self._now())
 
     def _reader(self) -> sqlite3.Connection | None:
         """The file for reading, where that is still possible."""
@@ -207,6 +219,7 @@ class Refuge:
             return
         memory = self.db
         try:
+            self._lately.watch(connection)
             merge(memory, connection, self._tables, self._had, self._also)
             connection.execute(f"pragma busy_timeout = {int(files.BUSY_TIMEOUT * 1000)}")
             self._take(connection)
@@ -281,14 +294,5 @@ def set_aside(path: Path, now: float) -> Path | None:
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     for one in there:
         os.rename(one, aside.with_name(aside.name + one.name[len(path.name) :]))
-    _sync(path.parent)
+    files.sync_directory(path.parent)
     return aside
-
-
-def _sync(directory: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -136,12 +136,12 @@ class Weather:
         if kind == "removed":
             for one in path.parent.glob("ledger.db*"):
                 one.unlink()
+            stage.books.lose()
         else:
             with open(path, "r+b") as file:
                 file.seek(rng.choice((0, 4096, 20480)))
                 file.write(b"\xa5" * 4096)
                 os.fsync(file.fileno())
-        stage.books.lose()
         self._struck(f"disk: ledger {kind}")
         if stage.sched.lives(DAEMON) and rng.random() < 0.4:
             stage.kill(DAEMON)

@@ -17,7 +17,7 @@ from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.schema import LEDGER_TABLES
-from slurm_elastic.store.refuge import COPY
+from slurm_elastic.store.refuge import COPY, LOOK
 from tests.controller.world import World
 
 FULL = "slurm_elastic.store.refuge.require_room"
@@ -323,10 +323,47 @@ def test_what_was_paid_is_known_after_the_whole_file_was_spoilt(world: EnduringW
     assert len(ended) == 1
     world.advance(COPY)
     assert stat.S_IMODE((world.dir / "ledger.db.kept").stat().st_mode) == 0o600
-    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
-        db.execute("pragma wal_checkpoint(truncate)")
-    path = world.dir / "ledger.db"
-    path.write_bytes(b"\xa5" * path.stat().st_size)
+    spoil_all(world)
     world.advance(120)
     assert world.ledger.end_only == ""
     assert {id_: end for id_, (end, _) in in_file(world).items()} == ended
+
+
+def spoil_all(world: World) -> None:
+    """The whole file, so that nothing of it can be read."""
+    path = world.dir / "ledger.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+    path.write_bytes(b"\xa5" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_was_bought_and_ended_since_the_last_copy_is_known_then_too(
+    world: EnduringWorld, *, copied: bool, stopped: bool
+) -> None:
+    world.advance(COPY + LOOK + 10 if copied else 1)
+    run_one(world, 1, "pub1")
+    run_one(world, 2, "pub2")
+    world.slurm.finish(1)
+    off = world.now + 900
+    while world.machines_of("pub1") and world.now < off:
+        world.advance(5)
+    world.advance(10)
+    before = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    assert [m.ended is None for m in before.values()] == [False, True]
+    if copied:
+        with closing(sqlite3.connect(world.dir / "ledger.db.kept")) as copy:
+            assert not copy.execute("select id from machines").fetchall(), "it is older"
+    if stopped:
+        world.stop()
+    spoil_all(world)
+    if stopped:
+        world.start()
+    world.advance(120)
+    assert world.ledger.end_only == ""
+    after = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    assert {i: (m.ended, m.instance.launched, m.instance.price) for i, m in after.items()} == {
+        i: (m.ended, m.instance.launched, m.instance.price) for i, m in before.items()
+    }
+    assert [m.jobs for m in after.values()] == [m.jobs for m in before.values()]

@@ -1,0 +1,133 @@
+"""Rows that came or were over since the last copy of a file: written at once, read back one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.store import files
+from slurm_elastic.store.lately import Lately
+from slurm_elastic.store.moving import Table
+
+SCHEMA = files.Schema(
+    "notes", "nobody", (("create table notes (id text primary key, paid real, ended real)",),)
+)
+TABLES = (Table(name="notes", keys=("id",), past="ended is not null", turns=("ended",),
+                where="where (ended is null or ended >= :since)"),)  # fmt: skip
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    made = files.open_writer(tmp_path / "notes.db", SCHEMA)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lately(tmp_path: Path, db: sqlite3.Connection) -> Lately:
+    made = Lately(tmp_path / "notes.db", SCHEMA, TABLES)
+    made.watch(db)
+    return made
+
+
+def lines(tmp_path: Path) -> list[bytes]:
+    path = tmp_path / "notes.db.lately"
+    return [line for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+
+
+def restored(tmp_path: Path, copy: dict[str, object] | None = None) -> dict[object, object]:
+    rows = Lately(tmp_path / "notes.db", SCHEMA, TABLES).restored(
+        {"notes": {(k,): v for k, v in (copy or {}).items()}},  # type: ignore[misc]
+        100.0,
+    )
+    return {key[0]: row for key, row in rows.get("notes", {}).items()}
+
+
+def test_new_rows_and_ends_are_read_back(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null), ('b', 2, null)")
+    lately.write(db)
+    db.execute("update notes set ended = 50 where id = 'a'")
+    db.execute("update notes set paid = 9 where id = 'b'")
+    lately.write(db)
+    lately.write(db)
+    assert len(lines(tmp_path)) == 3, "no line for what neither came nor ended, and none twice"
+    assert restored(tmp_path) == {"a": ("a", 1.0, 50.0), "b": ("b", 2.0, None)}
+    assert stat.S_IMODE((tmp_path / "notes.db.lately").stat().st_mode) == 0o600
+
+
+def test_a_row_under_another_key_is_not_there_twice(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null)")
+    lately.write(db)
+    db.execute("update notes set id = 'b'")
+    lately.write(db)
+    assert restored(tmp_path) == {"b": ("b", 1.0, None)}
+
+
+def test_a_line_that_was_cut_off_or_makes_no_sense_costs_no_other(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null)")
+    lately.write(db)
+    with (tmp_path / "notes.db.lately").open("ab") as file:
+        file.write(b'\n[]\n{"table": "notes", "key": ["z"], "row": {"other": 1}}\n{"table": "no')
+    db.execute("insert into notes values ('b', 2, 3)")
+    lately.write(db)
+    assert restored(tmp_path) == {"a": ("a", 1.0, None), "b": ("b", 2.0, 3.0)}
+
+
+def test_after_a_copy_it_begins_anew(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null)")
+    lately.write(db)
+    lately.forget()
+    assert lines(tmp_path) == []
+    assert restored(tmp_path, {"a": ("a", 1.0, 4.0)}) == {"a": ("a", 1.0, 4.0)}
+
+
+def test_a_line_that_outlived_its_copy_opens_nothing_that_is_over(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    """The power failed before the disk had the shorter file."""
+    db.execute("insert into notes values ('a', 1, null), ('b', 1, 7)")
+    lately.write(db)
+    assert restored(tmp_path, {"a": ("a", 1.0, 4.0)}) == {
+        "a": ("a", 1.0, 4.0), "b": ("b", 1.0, 7.0)
+    }  # fmt: skip
+
+
+def test_what_a_full_disk_did_not_take_is_written_the_next_time(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    db.execute("insert into notes values ('a', 1, null)")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        lately.write(db)
+    assert restored(tmp_path) == {}
+    lately.write(db)
+    assert restored(tmp_path) == {"a": ("a", 1.0, None)}
+
+
+def test_what_was_taken_back_is_not_told(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    with contextlib.suppress(RuntimeError), db:
+        db.execute("begin")
+        db.execute("insert into notes values ('a', 1, null)")
+        raise RuntimeError
+    lately.write(db)
+    assert restored(tmp_path) == {}
