@@ -171,6 +171,8 @@ class Usage(Struct, frozen=True, kw_only=True):
 COOL_DOWN, BREAKER, DOUBT = "cool-down", "breaker", "doubt"
 NO_SPOT = "no-spot"
 CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
+HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
+"""The kinds that keep nodes from Slurm."""
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
 """

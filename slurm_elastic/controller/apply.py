@@ -118,6 +118,7 @@ class _Apply:
             actions.NoteRead: lambda _: site.ledger.read_whole(cloud, site.now()),
             actions.Register: lambda some: register(site, cloud, some),
             actions.ReopenPool: lambda some: reopen_pools(site, some),
+            actions.NoteDrain: lambda some: site.ledger.write_runs((), [a.span for a in some]),
             actions.SetAddress: self._set_addresses,
             actions.Release: self._release,
             actions.Hold: self._hold,

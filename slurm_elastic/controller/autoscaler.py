@@ -59,23 +59,16 @@ JOBS_TOLD = 100
 
 
 class Autoscaler:
-    """``tick`` from the daemon's loop starts a look that is due."""
+    """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self._inert = inert(site.config)
-        self._cleared = False
-        look, period = self._clear if self._inert else self.look, site.config.policies.look
-        self._looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
+        look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
+        self.looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
         self._counted: dict[str, CoveredJobs] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
-
-    def tick(self) -> None:
-        """Start a look, unless one runs or the next is not due."""
-        if not (self._inert and self._cleared):
-            self._looks.tick()
 
     def _clear(self) -> None:
         """The configuration has no policies any more: what they held is let go, once; jobs that are
@@ -86,7 +79,8 @@ class Autoscaler:
             holds.release(self._site, rows, "there are no policies any more", POLICY)
         if self._site.ledger.asides():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
-        self._cleared = not self._site.ledger.asides()
+        if not self._site.ledger.asides():
+            self.looks.end()
 
     def look(self) -> None:
         """One look at all groups."""

@@ -22,7 +22,14 @@ from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
 from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order, generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import Register, ReopenPool
-from slurm_elastic.policies.boots import TimedOut, booting, given_up_after, longest_wait, timed_out
+from slurm_elastic.policies.boots import (
+    TimedOut,
+    booting,
+    given_up_after,
+    longest_wait,
+    timed_out,
+    under_way,
+)
 from slurm_elastic.policies.cluster import Rule, decide, decided_at
 from slurm_elastic.policies.exclusions import (
     NEVER_REGISTERED,
@@ -265,8 +272,8 @@ NOT_WHOLE = "its job could not be had whole"
 
 
 class BootTimeouts:
-    """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers, and
-    ``had_round`` says of a cloud whether its first round of repair is over.
+    """``looks`` is the daemon's task; ``clouds`` are the clouds' workers, and ``had_round`` says of
+    a cloud whether its first round of repair is over.
     """
 
     def __init__(
@@ -281,13 +288,9 @@ class BootTimeouts:
         self._clouds = clouds
         self._spool = spool
         self._had_round = had_round
-        self._looks = PeriodicTask(site, worker, self._look, "giving up nodes", period=PERIOD)
+        self.looks = PeriodicTask(site, worker, self._look, "giving up nodes", period=PERIOD)
         self._counted: set[str] = set()
         self._began: dict[str, float] = {}
-
-    def tick(self) -> None:
-        """Start a look, unless one runs or the next is not due."""
-        self._looks.tick()
 
     def _look(self) -> None:
         seen: dict[str, float] = {}
@@ -306,14 +309,14 @@ class BootTimeouts:
     def _late(self, seen: dict[str, float]) -> list[TimedOut]:
         site, state = self._site, self._site.ledger.state()
         found = []
-        for cloud in self._clouds:
-            boots = booting(state.machines, cloud, site.pool_of)
-            opened = [row for row in state.launches if row.cloud == cloud]
-            asked = {m.instance.generation: partial(_asked, site, m.instance) for m in boots}
-            asked |= {row.generation: partial(_asked_of, site, row) for row in opened}
+        boots = under_way(state.machines, state.launches, self._clouds, site.pool_of)
+        for cloud, some in boots.items():
+            asked = {m.instance.generation: partial(_asked, site, m.instance) for m in some.boots}
+            asked |= {row.generation: partial(_asked_of, site, row) for row in some.opened}
             waited = {one: self._waited(seen, one, when) for one, when in asked.items()}
             late = {one for one, seconds in waited.items() if self._due(cloud, seconds)}
-            found.append(timed_out(cloud, boots, opened, late, state.machines, site.pool_of))
+            if late:
+                found.append(timed_out(cloud, some, late, state.machines, site.pool_of))
         return found
 
     def _due(self, cloud: str, waited: float) -> bool:

@@ -31,7 +31,7 @@ from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
-from slurm_elastic.controller.periodic import run_guarded
+from slurm_elastic.controller.periodic import run_guarded, tick_all
 from slurm_elastic.controller.provision import resume, still_wanted
 from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.controller.suspend import suspend
@@ -40,7 +40,7 @@ from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Health
+from slurm_elastic.ledger import Condition
 from slurm_elastic.model import Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.spool import Request, Spool
@@ -107,13 +107,14 @@ class Daemon:
         keys: MungeKeys | None = None,
     ) -> None:
         self._site = site
+        self._state_dir = site.config.state
         self._keys = keys
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
         self._workers = {name: worker(name) for name in site.providers}
         self._rounds = {name: Round(site, name) for name in site.providers}
-        self._repairing: dict[str, Future[None]] = {}
+        self._repairing: dict[str, Future[bool]] = {}
         self._in_flight: dict[str, list[Future[bool]]] = {}
         self._unfinished: dict[str, _Unfinished] = {}
         # The one that hands work to the clouds' workers ends first.
@@ -124,14 +125,13 @@ class Daemon:
             site, own["overdue"], self._workers, spool, lambda c: self._rounds[c].is_over
         )
         self._teller = Teller(site, own["notify"])
-        self._ticks = (
-            self._overdue.tick,
-            *([] if keys is None else [keys.tick]),
-            Directives(site, own["operators"]).tick,
-            Autoscaler(site, own["policies"]).tick,
-            self._settler.tick,
-            UsageRecord(site, own["usage"]).tick,
-            self._teller.tick,
+        self._tasks = (
+            self._overdue.looks,
+            Directives(site, own["operators"]).looks,
+            Autoscaler(site, own["policies"]).looks,
+            self._settler.looks,
+            UsageRecord(site, own["usage"]).looks,
+            self._teller.looks,
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
@@ -139,7 +139,7 @@ class Daemon:
         self._trouble = ""
         self._markless = ""
         self._served: set[str] = set()
-        self._strays = LeakedInstances(site, self._unusable)
+        self._strays = LeakedInstances(site, self._rounds.values())
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -183,26 +183,23 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
-        for tick in self._ticks:
-            tick()
+        if self._keys is not None:
+            self._keys.tick()
+        tick_all(self._tasks)
 
     def _beat(self) -> None:
         site, clock = self._site, self._site.monotonic()
         if clock < self._next_beat:
             return
-        site.ledger.check()
-        self._leave_mark()
+        self._leave_mark(site.ledger.check())
         site.ledger.beat(DAEMON, site.now(), os.getpid())
         self._next_beat = clock + BEAT
 
-    def _leave_mark(self) -> None:
-        ledger = self._site.ledger
+    def _leave_mark(self, ledger: Condition) -> None:
         now, pid = self._site.now(), os.getpid()
         try:
-            leave_mark(
-                self._site.config.state,
-                Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since),
-            )
+            mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since)
+            leave_mark(self._state_dir, mark)
         except OSError as error:
             if str(error) != self._markless:
                 log.warning("no sign of life can be left beside the ledger: %s", error)
@@ -309,10 +306,10 @@ class Daemon:
             if unknown and still_wanted(site, cloud, request, view):
                 raise NotLearntError(f"{unknown}: not read yet, its machines count in the limits")
             return ""
-        trouble = self._rounds[cloud].trouble
+        trouble = self._rounds[cloud].reader.trouble
         if not trouble and still_wanted(site, cloud, request, view):
             raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
-        return trouble and f"it was never read, what it has is not known: {trouble}"
+        return f"it was never read, what it has is not known: {trouble}" if trouble else ""
 
     def _uncounted(self) -> str:
         """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; one
@@ -321,32 +318,25 @@ class Daemon:
         if self._site.config.limits == Limits():
             return ""
         read = self._site.ledger.was_read_whole
-        return next((c for c, r in self._rounds.items() if not r.trouble and not read(c)), "")
+        return next(
+            (c for c, r in self._rounds.items() if not r.reader.trouble and not read(c)), ""
+        )
 
     def _repair(self) -> None:
         clock = self._site.monotonic()
         if clock < self._next_repair:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
-        self._settler.look_anew()
+        self._settler.anew = True
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
-                self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
+                self._repairing[name] = self._workers[name].submit(
+                    run_guarded, self._site, round_.run, "repair"
+                )
         self._strays.report()
         end_far(self._site)
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
             self._site.ledger.compact(self._site.now())
-
-    def _unusable(self) -> dict[tuple[str, str], str]:
-        rounds = self._rounds.items()
-        return {(name, id_): why for name, r in rounds for id_, why in r.unusable.items()}
-
-    def _reconcile(self, round_: Round) -> None:
-        def look() -> None:
-            round_.run()
-            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
-
-        run_guarded(self._site, look, "repair")

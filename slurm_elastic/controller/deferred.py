@@ -11,7 +11,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Barred, Site
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import NodeRequest
+from slurm_elastic.model import HOLDS, NodeRequest
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.ranking import Scope, ceiling
 
@@ -34,11 +34,14 @@ class DeferredUpdates:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         what = "holds and requeued jobs"
-        self._looks = PeriodicTask(
+        self.looks = PeriodicTask(
             site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN
         )
         self._recalled = False
-        self._anew = False
+        self.anew = False
+        """Whether the next pass looks at all holds, as an admin may have changed a node, and for
+        jobs that are still to get their ``--no-requeue`` back.
+        """
         self._waiting = True
         self._settled: frozenset[tuple[str, float]] = frozenset()
 
@@ -47,23 +50,14 @@ class DeferredUpdates:
         """Whether something waits to settle."""
         return self._waiting or bool(self._site.requeues or self._site.oversized)
 
-    def look_anew(self) -> None:
-        """At all holds with the next pass, as an admin may have changed a node, and for jobs that
-        are still to get their ``--no-requeue`` back.
-        """
-        self._anew = True
-
-    def tick(self) -> None:
-        """Start a pass, unless one runs or the next is not due."""
-        self._looks.tick()
-
     def _settle(self) -> None:
         site = self._site
-        if not self._recalled:
+        state = site.ledger.state()
+        if state.lifted and not self._recalled:
             site.requeues.recall(site.ledger, site.monotonic())
-            self._recalled = True
-        elif self._anew:
+        elif state.lifted and self.anew:
             site.requeues.recall_left(site.ledger, site.now(), site.monotonic())
+        self._recalled = True
         try:
             site.requeues.tick(site.slurm, site.ledger, site.now(), site.monotonic())
             keep_out(site)
@@ -71,9 +65,10 @@ class DeferredUpdates:
             self._settle_holds()
 
     def _settle_holds(self) -> None:
-        if self._anew:
-            self._anew, self._settled = False, frozenset()
-        held = frozenset((row.scope, row.since) for row in self._site.ledger.holds())
+        if self.anew:
+            self.anew, self._settled = False, frozenset()
+        rows = self._site.ledger.state().exclusions
+        held = frozenset((row.scope, row.since) for row in rows if row.kind in HOLDS)
         if held - self._settled:
             self._waiting = holds.settle(self._site)
             self._settled = frozenset() if self._waiting else held

@@ -32,19 +32,18 @@ PERIOD = 5.0
 
 
 class Directives:
-    """``tick`` from the daemon's loop starts a look that is due."""
+    """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self._looks = PeriodicTask(site, worker, self.look, "directives", period=PERIOD)
-
-    def tick(self) -> None:
-        """Start a look, unless one runs or the next is not due."""
-        self._looks.tick()
+        self.looks = PeriodicTask(site, worker, self.look, "directives", period=PERIOD)
 
     def look(self) -> None:
         """One look at all that operators have said."""
+        state = self._site.ledger.state()
+        if not state.directives and all(one.kind != OPERATOR for one in state.exclusions):
+            return
         self._end_what_is_over()
         self._keep(closed_nodes(self._site))
         self._departures.look()

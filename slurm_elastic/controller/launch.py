@@ -196,9 +196,8 @@ def end_far(site: Site) -> None:
     """
     timings = site.config.timings
     ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
-    longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN)
-    ended = site.ledger.end_far(site.now(), longest + SLACK)
-    if ended:
+    longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN) + SLACK
+    if ended := site.ledger.end_far(site.now(), longest):
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 
 

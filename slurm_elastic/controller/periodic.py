@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
+from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import SlurmError
@@ -34,14 +35,19 @@ class PeriodicTask:
         self._look, self._what = look, what
         self._period, self._pace, self._again = period, pace, again
         self._running: Future[None] | None = None
-        self._next = float("-inf")
+        self._next = -inf
+        self._ended = False
 
     def tick(self) -> None:
         """Start a look, unless one runs or the next is not due."""
-        if self._running is not None and not self._running.done():
+        if self._site.monotonic() < self._next:
             return
-        if self._site.monotonic() >= self._next:
+        if self._running is None or self._running.done():
             self._running = self._worker.submit(self._once)
+
+    def end(self) -> None:
+        """Start no look any more: nothing is left to do."""
+        self._ended, self._next = True, inf
 
     def _once(self) -> None:
         began = self._site.monotonic()
@@ -49,6 +55,14 @@ class PeriodicTask:
         ended = self._site.monotonic()
         pause = max(self._period, self._pace * (ended - began))
         self._next = ended + (pause if well or self._again is None else self._again)
+        if self._ended:
+            self._next = inf
+
+
+def tick_all(tasks: Iterable[PeriodicTask]) -> None:
+    """Start the looks that are due."""
+    for task in tasks:
+        task.tick()
 
 
 def run_guarded(site: Site, look: Callable[[], None], what: str) -> bool:

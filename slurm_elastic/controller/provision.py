@@ -190,7 +190,7 @@ def provision(
     asked for the nodes, where that is known; with ``trouble`` the cloud is not asked for offers.
     While nothing can be written down all are refused, or wait where that may soon be over.
     """
-    if site.ledger.end_only and site.now() - site.ledger.since < BRIEF:
+    if site.ledger.end_only and site.now() - site.ledger.condition.since < BRIEF:
         return tuple(nodes)
     trouble = trouble or site.ledger.end_only
     nodes, jobs = admit(site, cloud, correlation, nodes, jobs)

@@ -1,44 +1,32 @@
-"""One round of repair of one cloud: read three views, decide
-(policies.reconcile_rules), act in bulk.
+"""One round of repair of one cloud: see (``snapshot``), decide (``policies.cluster``), act in bulk
+(``apply``); and what a person is told of it.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from slurm_elastic.audit_trail import list_subject
-from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.apply import CORRELATION, apply
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.snapshot import all_nodes, see, terms_of, with_offers
-from slurm_elastic.controller.usage_record import record_drains
-from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
 from slurm_elastic.ledger import Health
 from slurm_elastic.model import DOUBT, Exclusion, Instance
 from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.policies.actions import (
-    Action,
-    DoubtList,
+from slurm_elastic.policies.actions import DoubtList
+from slurm_elastic.policies.cluster import (
+    BOOKS,
+    ClusterSnapshot,
+    cloud_view,
+    decide,
+    decide_repairs,
 )
-from slurm_elastic.policies.cluster import BOOKS, ClusterSnapshot, Rule, cloud_view, decide
-from slurm_elastic.policies.leaked_instances import CODE, stray, unanswered, unending
-from slurm_elastic.policies.reconcile_rules import (
-    InventoryReport,
-    assess_inventory,
-    debounce,
-    is_lasting,
-    limit_disruption,
-)
-from slurm_elastic.policies.sound import sound
-from slurm_elastic.providers.base.tags import price_of
+from slurm_elastic.policies.leaked_instances import CODE, leaked
+from slurm_elastic.policies.reconcile_rules import InventoryReport, assess_inventory, is_lasting
 
 log = logging.getLogger(__name__)
-
-
-Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
@@ -47,12 +35,9 @@ class Round:
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
         self._cloud = cloud
-        self._standing: Standing = {}
-        self._terms = terms_of(site, cloud)
+        self._standing: Mapping[tuple[str, str], float] = {}
         self._doubt: str | None = None
-        self.trouble = ""
-        """Why the cloud could not be read the last time; empty where it could, or was not yet."""
-        self._believed = Believed(site, cloud)
+        self.reader = CloudReader(site, cloud)
         self.is_over = False
         """Whether one round is over, however it went."""
 
@@ -64,124 +49,46 @@ class Round:
             self.is_over = True
 
     def _run(self) -> None:
-        site, nodes, began = self._site, all_nodes(self._site), self._site.now()
-        listed = self._read_cloud()
-        if listed is not None:
-            self._take_in(listed, began)
-        snapshot = see(site, self._terms, nodes, listed)
-        ready = self._ready(snapshot)
-        if listed is not None:
-            self._report([a for a in ready if isinstance(a, DoubtList)], snapshot)
-        repairs = [a for a in ready if not isinstance(a, DoubtList)]
+        site, cloud, reader = self._site, self._cloud, self.reader
+        snapshot = reader.read()
+        due = decide_repairs(snapshot, self._standing, site.monotonic())
+        self._standing = due.standing
+        if due.waiting:
+            log.error("deletions capped cloud=%s waiting=%d", cloud, due.waiting)
+        self._report([a for a in due.ready if isinstance(a, DoubtList)], snapshot)
+        repairs = [a for a in due.ready if not isinstance(a, DoubtList)]
         for action in repairs:
             log.info("repair %s subject=%s reason=%s", action.kind, action.subject, action.reason)
         if repairs:
-            apply(site, self._cloud, repairs, snapshot, self._believed.doubts)
-            snapshot = see(site, self._terms, nodes, listed)
-        apply(site, self._cloud, decide(with_offers(site, snapshot), BOOKS), snapshot)
-        record_drains(site, self._cloud, nodes)
-
-    def _take_in(self, listed: Sequence[Instance], began: float) -> None:
-        """What a list tells may be gone by the next one: where the file fails, memory keeps it."""
-        ledger = self._site.ledger
-        try:
-            ledger.observe(self._cloud, listed, began, self._site.pool_of)
-        except sqlite3.Error as error:
-            ledger.give_up(error)
-            ledger.observe(self._cloud, listed, began, self._site.pool_of)
-
-    def _ready(self, snapshot: ClusterSnapshot) -> Sequence[Action]:
-        """The repairs that have stood for long enough, and not too many at once."""
-        clock, grace = self._site.monotonic(), self._terms.patience.grace
-        found = decide(snapshot, (Rule.REPAIR,))
-        ready, self._standing = debounce(found, self._standing, clock, grace)
-        ready, waiting = limit_disruption(ready, len(snapshot.mine))
-        if waiting:
-            log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
-        return ready
-
-    @property
-    def unusable(self) -> Mapping[str, str]:
-        """Machines of the last list that no ledger can keep and nothing can end, with why."""
-        return self._believed.unusable
-
-    def _read_cloud(self) -> tuple[Instance, ...] | None:
-        """The cloud's machines; None where it cannot be read, whatever it raises."""
-        site = self._site
-        try:
-            seen = self._believed.take(site.providers[self._cloud].instances())
-        except ProviderError as error:
-            problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
-            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
-        except Exception as error:
-            problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
-            log.exception("cloud cannot be read cloud=%s", self._cloud)
-        else:
-            self.trouble = ""
-            return seen
-        self.trouble = problem
-        health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
-        site.ledger.report_health(health)
-        return None
+            apply(site, cloud, repairs, snapshot, reader.doubts)
+            snapshot = see(site, reader.terms, snapshot.nodes, snapshot.listed)
+        if books := decide(with_offers(site, snapshot), BOOKS):
+            apply(site, cloud, books, snapshot)
 
     def _report(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> None:
-        """The cloud was read; what its list cannot be right about is for a person to look at."""
-        site, cloud = self._site, self._cloud
-        lasting = None if doubts else lasting_doubt(site, cloud, snapshot.listed or ())
-        problem = doubts[0].reason if doubts else lasting
+        """How Slurm and the cloud answered; what the cloud's list cannot be right about is for a
+        person to look at.
+        """
+        site, cloud, reader = self._site, self._cloud, self.reader
+        health = Health(name=cloud, checked=site.now(), error=reader.trouble, code=reader.code)
+        if snapshot.listed is not None:
+            doubt = self._doubt_of_list(doubts, snapshot)
+            code = "unlisted" if doubt else None
+            health = Health(name=cloud, checked=site.now(), error=doubt, code=code)
+        site.ledger.report_health(health, Health(name="slurm", checked=site.now()))
+
+    def _doubt_of_list(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> str | None:
+        site, cloud, patience = self._site, self._cloud, snapshot.terms.patience
+        problem = doubts[0].reason if doubts else lasting_doubt(site, snapshot)
         doubt = f"{cloud}: {problem}" if problem else None
         if doubts and doubt != self._doubt:
             log.error("list cannot be true, nothing ends by it %s", doubt)
         self._doubt = doubt
         if doubts:
             stood = site.monotonic() - self._standing[doubts[0].kind, doubts[0].subject]
-            if is_lasting(stood, site.slurm.slurmd_timeout()):
-                keep_doubt(
-                    site, cloud, assess_inventory(cloud_view(snapshot), self._terms.patience)
-                )
-        code = "unlisted" if doubt else None
-        site.ledger.report_health(
-            Health(name=cloud, checked=site.now(), error=doubt, code=code),
-            Health(name="slurm", checked=site.now()),
-        )
-
-
-# The door that a cloud's machines come in by: what makes no sense stays outside, and is told once
-# (policies.sound).
-
-
-def listed_price(cloud: CloudSettings, instance_type: str) -> float:
-    """The price of a machine by the configuration ($/h)."""
-    if cloud.flat_price is not None:
-        return cloud.flat_price
-    return price_of(None, instance_type, cloud.shapes)
-
-
-class Believed:
-    """One cloud's. ``unusable`` are the machines of its last list that cannot be kept, with why."""
-
-    def __init__(self, site: Site, cloud: str) -> None:
-        self._site = site
-        self._cloud = cloud
-        self._told: Mapping[str, str] = {}
-        self.unusable: Mapping[str, str] = {}
-        self.doubts: Mapping[str, str] = {}
-
-    def take(self, listed: Iterable[Instance]) -> tuple[Instance, ...]:
-        """The machines of a complete list, as they may be kept."""
-        settings = self._site.config.cloud(self._cloud)
-        found = sound(
-            listed, lambda one: listed_price(settings, one.instance_type), self._site.now()
-        )
-        for id_, why in found.doubts.items():
-            if self._told.get(id_) != why:
-                log.warning(
-                    "tags not believed, put them right or end the machine cloud=%s id=%s reason=%s",
-                    self._cloud, id_, why,
-                )  # fmt: skip
-        self._told = self.doubts = found.doubts
-        self.unusable = found.unusable
-        return found.machines
+            if is_lasting(stood, snapshot.slurmd_timeout):
+                keep_doubt(site, snapshot, assess_inventory(cloud_view(snapshot), patience))
+        return doubt
 
 
 # A list that was wrong for long stays told of until it shows some of what it lacked, or a person
@@ -197,9 +104,10 @@ NODE = "node:"
 """Before the name of a node among them."""
 
 
-def keep_doubt(site: Site, cloud: str, listing: InventoryReport) -> None:
+def keep_doubt(site: Site, snapshot: ClusterSnapshot, listing: InventoryReport) -> None:
     """The doubt about this list has stood for long: it lasts from now on."""
-    if _doubt_of(site, cloud) is not None:
+    cloud = snapshot.terms.cloud
+    if _doubt_of(snapshot) is not None:
         return
     lacked, nodes = sorted(listing.lacked)[:SAMPLE], sorted(listing.unserved)[:SAMPLE]
     about = (*lacked, *(f"{NODE}{name}" for name in nodes))
@@ -211,18 +119,18 @@ def keep_doubt(site: Site, cloud: str, listing: InventoryReport) -> None:
     site.record(CORRELATION, "list-doubted", (list_subject(cloud),), listing.doubt, detail)
 
 
-def _doubt_of(site: Site, cloud: str) -> Exclusion | None:
+def _doubt_of(snapshot: ClusterSnapshot) -> Exclusion | None:
     """The doubt about a cloud's list that neither the list nor a person has ended."""
-    rows = site.ledger.exclusions()
+    rows, cloud = snapshot.exclusions, snapshot.terms.cloud
     return next((one for one in rows if (one.kind, one.scope) == (DOUBT, cloud)), None)
 
 
-def lasting_doubt(site: Site, cloud: str, seen: Sequence[Instance]) -> str | None:
+def lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
     """The doubt that still stands though nothing speaks against this list any more."""
-    doubt = _doubt_of(site, cloud)
+    doubt, cloud = _doubt_of(snapshot), snapshot.terms.cloud
     if doubt is None:
         return None
-    back = _shown_again(doubt, seen)
+    back = _shown_again(doubt, snapshot.listed or ())
     if back is None:
         return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
     log.info("list is right again cloud=%s id=%s", cloud, back)
@@ -253,19 +161,20 @@ TOLD = 5
 class LeakedInstances:
     """Machines of a cloud that has left the configuration are never deleted, the others not at
     once, some clouds do not end what they are asked to, and what a cloud lists under an id that is
-    none (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.
+    none cannot be asked for; so somebody must be told.
     """
 
-    def __init__(
-        self, site: Site, unusable: Callable[[], Mapping[tuple[str, str], str]] = dict
-    ) -> None:
+    def __init__(self, site: Site, rounds: Iterable[Round]) -> None:
         self._site = site
-        self._unusable = unusable
+        self._readers = [one.reader for one in rounds]
         self._told: Mapping[tuple[str, str], str] | None = None
 
     def report(self) -> None:
         """Tell what has changed since the last time."""
-        found = {**_found(self._site), **self._unusable()}
+        site, state = self._site, self._site.ledger.state()
+        found = leaked(state.machines, state.launches, site.providers, site.pool_of, site.now())
+        for one in self._readers:
+            found |= {(one.terms.cloud, id_): why for id_, why in one.unusable.items()}
         if found == self._told:
             return
         for (cloud, id_), why in found.items():
@@ -274,23 +183,7 @@ class LeakedInstances:
                     "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
                 )
         self._told = found
-        self._site.ledger.report_health(_health_of(found, self._site.now()))
-
-
-def _found(site: Site) -> dict[tuple[str, str], str]:
-    """By cloud and machine (or generation of a launch that may have made some), why."""
-    now, clouds = site.now(), site.providers
-    machines = {
-        (m.instance.cloud, m.instance.id): why
-        for m in site.ledger.machines()
-        if (why := stray(m.instance, clouds, site.pool_of) or unending(m.suspending, now))
-    }
-    launches = {
-        (row.cloud, row.generation): why
-        for row in site.ledger.open_launches()
-        if (why := unanswered(row.cloud, len(row.nodes), clouds))
-    }
-    return machines | launches
+        site.ledger.report_health(_health_of(found, site.now()))
 
 
 def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:

@@ -18,7 +18,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.runs import series
+from slurm_elastic.ledger.marks import series
 from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.cost_split import Unused
@@ -78,7 +78,7 @@ class CallTimes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counts = defaultdict(float)
+        self._calls: list[tuple[str, str, str, float]] = []
 
     def watch(self, cloud: str, provider: Provider) -> None:
         """Time this provider's calls from now on."""
@@ -88,8 +88,12 @@ class CallTimes:
     def take(self) -> Counts:
         """Everything since the last time."""
         with self._lock:
-            taken, self._counts = self._counts, defaultdict(float)
-        return taken
+            taken, self._calls = self._calls, []
+        counts: Counts = defaultdict(float)
+        for cloud, name, outcome, seconds in taken:
+            observe(counts, "api_seconds", seconds, cloud=cloud, call=name)
+            counts[series("api_calls", cloud=cloud, call=name, outcome=outcome)] += 1
+        return counts
 
     def _timed(self, cloud: str, name: str, call: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(call)
@@ -106,8 +110,7 @@ class CallTimes:
             finally:
                 seconds = time.monotonic() - began
                 with self._lock:
-                    observe(self._counts, "api_seconds", seconds, cloud=cloud, call=name)
-                    self._counts[series("api_calls", cloud=cloud, call=name, outcome=outcome)] += 1
+                    self._calls.append((cloud, name, outcome, seconds))
 
         return timed
 

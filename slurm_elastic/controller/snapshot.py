@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import SlurmError
+from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.reconcile_rules import Thresholds
+from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import NO_NODE
+from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,78 @@ def terms_of(site: Site, cloud: str) -> Terms:
     )
 
 
+class CloudReader:
+    """The eyes of one cloud's rounds. ``trouble`` and ``code``: why the cloud could not be read the
+    last time; None where it could, or was not yet. Of its last list ``doubts`` says, by machine,
+    what of its tags is not believed, ``unusable`` what cannot be kept and nothing can end, with why
+    (``policies.sound``).
+    """
+
+    def __init__(self, site: Site, cloud: str) -> None:
+        self._site, self._cloud = site, cloud
+        self._settings = site.config.cloud(cloud)
+        self.terms = terms_of(site, cloud)
+        self.trouble: str | None = None
+        self.code: str | None = None
+        self.doubts: Mapping[str, str] = {}
+        self.unusable: Mapping[str, str] = {}
+
+    def read(self) -> ClusterSnapshot:
+        """Slurm's nodes first, then the cloud's list, which the ledger takes in. SlurmError passes;
+        without a list there is none in the snapshot.
+        """
+        site = self._site
+        nodes, began = all_nodes(site), site.now()
+        listed = self._list()
+        if listed is not None:
+            self._take_in(listed, began)
+        return see(site, self.terms, nodes, listed)
+
+    def _take_in(self, listed: Sequence[Instance], began: float) -> None:
+        """What a list tells may be gone by the next one: where the file fails, memory keeps it."""
+        ledger = self._site.ledger
+        try:
+            ledger.observe(self._cloud, listed, began, self._site.pool_of)
+        except sqlite3.Error as error:
+            ledger.give_up(error)
+            ledger.observe(self._cloud, listed, began, self._site.pool_of)
+
+    def _list(self) -> tuple[Instance, ...] | None:
+        """The cloud's machines as they may be kept; None where it cannot be read, whatever it
+        raises.
+        """
+        cloud = self._cloud
+        try:
+            found = sound(
+                self._site.providers[cloud].instances(), self._listed_price, self._site.now()
+            )
+        except ProviderError as error:
+            self.trouble, self.code = str(error), "unreadable"
+            if isinstance(error, AuthError):
+                self.code = "auth"
+            log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
+            return None
+        except Exception as error:
+            self.trouble, self.code = f"{cloud}: {type(error).__name__}: {error}", "unreadable"
+            log.exception("cloud cannot be read cloud=%s", cloud)
+            return None
+        for id_, why in found.doubts.items():
+            if self.doubts.get(id_) != why:
+                log.warning(
+                    "tags not believed, put them right or end the machine cloud=%s id=%s reason=%s",
+                    cloud, id_, why,
+                )  # fmt: skip
+        self.trouble = self.code = None
+        self.doubts, self.unusable = found.doubts, found.unusable
+        return found.machines
+
+    def _listed_price(self, one: Instance) -> float:
+        """The price of a machine by the configuration ($/h)."""
+        if self._settings.flat_price is not None:
+            return self._settings.flat_price
+        return price_of(None, one.instance_type, self._settings.shapes)
+
+
 def see(
     site: Site,
     terms: Terms,
@@ -92,6 +167,7 @@ def see(
         slurmd_timeout=site.slurm.slurmd_timeout(),
         answered=ledger.finished(missing) if missing else {},
         recent=ledger.machines(ended_since=now - DAY) if sick else (),
+        drains=state.drains,
     )
 
 

@@ -45,21 +45,18 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Teller:
-    """``tick`` from the daemon's loop; ``close`` forgets what is not delivered."""
+    """``looks`` is the daemon's task; ``close`` forgets what is not delivered."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
-        self._looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
+        self.looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
         self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
         if self._notify.anybody:
             self._thread = threading.Thread(target=self._deliver, name="notify", daemon=True)
             self._thread.start()
-
-    def tick(self) -> None:
-        """Start a look, unless nobody is to be told."""
-        if self._thread is not None:
-            self._looks.tick()
+        else:
+            self.looks.end()
 
     def close(self) -> None:
         """Whatever waits is not told; a delivery that is under way is not waited for."""

@@ -7,7 +7,7 @@ that was requeued, or that ended while slurm-elasticd was away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 from msgspec.structs import replace
@@ -16,10 +16,9 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.settle import CallTimes, settle
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model_ledger import Drained, Run
-from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
+from slurm_elastic.model_ledger import Run
+from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.cost_split import share
-from slurm_elastic.policies.node_state import is_drained
 
 PERIOD = 60.0
 """Seconds between two looks; a job is told for MinJobAge after its end."""
@@ -30,20 +29,16 @@ RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
 
 
 class UsageRecord:
-    """``tick`` from the daemon's loop starts a look that is due."""
+    """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._calls = CallTimes()
         for name, provider in site.providers.items():
             self._calls.watch(name, provider)
-        self._looks = PeriodicTask(
+        self.looks = PeriodicTask(
             site, worker, self.look, "usage", period=PERIOD, pace=PACE
         )  # fmt: skip
-
-    def tick(self) -> None:
-        """Start a look, unless one runs or the next is not due."""
-        self._looks.tick()
 
     def look(self) -> None:
         """Bring the ledger's runs up to date; Slurm is not asked while there is no machine, nor was
@@ -110,24 +105,3 @@ def _shares(site: Site, job: SlurmJob) -> tuple[tuple[str, int], ...]:
         )  # fmt: skip
         found.append((compress(nodes), part))
     return tuple(found)
-
-
-def record_drains(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    """Begin and end the spans in which nodes of the cloud's machines take no jobs."""
-    now = site.now()
-    drained = {
-        m.instance.node
-        for m in site.ledger.machines()
-        if m.instance.cloud == cloud
-        and m.suspending is None
-        and m.instance.node in view
-        and is_drained(view[m.instance.node])
-    }
-    opened = {
-        row.node: row
-        for row in site.ledger.open_drains()
-        if (pool := site.pool_of.get(row.node)) is None or pool.cloud == cloud
-    }
-    rows = [Drained(node=node, begin=now) for node in drained - opened.keys()]
-    rows += [replace(row, end=now) for node, row in opened.items() if node not in drained]
-    site.ledger.write_runs((), rows)

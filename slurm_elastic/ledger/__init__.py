@@ -32,33 +32,22 @@ seconds, prices dollars an hour, lists and offers JSON::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from operator import itemgetter
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import IN_ORDER, Machines
-from slurm_elastic.ledger.rows import (
-    DECISION_COLUMNS,
-    LAUNCH_COLUMNS,
-    decision_from,
-    decision_values,
-    health_from,
-    launch_from,
-    launch_of_spec,
-    launch_row,
-    same_call,
-    to_json,
-)
-from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec
-from slurm_elastic.model_ledger import DONE, FAILED, INTENT, Decision, Health, Launch, Machine
+from slurm_elastic.ledger.machines import Machines
+from slurm_elastic.ledger.rows import DECISION_COLUMNS, decision_from, decision_values, health_from
+from slurm_elastic.model import COOL_DOWN, Exclusion
+from slurm_elastic.model_ledger import Decision, Drained, Health, Launch, Machine
 from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
+from slurm_elastic.store.store import STATE
 
 __all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
 
@@ -72,12 +61,30 @@ NO_NEWS = 60.0
 
 
 class LedgerState(Struct, frozen=True, kw_only=True):
-    """Live machines, open launches, exclusions, and the clouds of which a list was taken in."""
+    """Live machines, open launches, exclusions, the clouds of which a list was taken in, operators'
+    directives, jobs with a lifted requeue (and their restarts), and spans of drain that go on.
+    """
 
     machines: tuple[Machine, ...]
     launches: tuple[Launch, ...]
     exclusions: tuple[Exclusion, ...]
     read_whole: frozenset[str]
+    directives: tuple[Directive, ...]
+    lifted: tuple[tuple[int, int], ...]
+    drains: tuple[Drained, ...]
+
+
+class Condition(Struct, frozen=True, kw_only=True):
+    """Why nothing may be bought, "" where nothing is in the way; the remedy, for a person; and
+    since when (Unix time).
+    """
+
+    end_only: str = ""
+    remedy: str = ""
+    since: float = 0.0
+
+
+SOUND = Condition()
 
 
 class Ledger(Machines):
@@ -86,7 +93,7 @@ class Ledger(Machines):
 
     ``read_only`` needs no right to write in the directory, makes nothing, and raises
     SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
-    ``end_only`` is why nothing may be bought, and ``since`` from when on: see ``ledger.enduring``.
+    ``condition`` says why nothing may be bought, and since when: see ``ledger.enduring``.
     """
 
     REMEMBERED = (
@@ -95,22 +102,18 @@ class Ledger(Machines):
     )  # fmt: skip
 
     @property
+    def condition(self) -> Condition:
+        """Sound: this ledger fails where its file does."""
+        return SOUND
+
+    @property
     def end_only(self) -> str:
-        """Empty: this ledger fails where its file does."""
-        return ""
+        """Why nothing may be bought; empty where nothing is in the way."""
+        return self.condition.end_only
 
-    @property
-    def since(self) -> float:
-        """Since when (Unix time)."""
-        return 0.0
-
-    @property
-    def remedy(self) -> str:
-        """The remedy for ``end_only``, for a person."""
-        return ""
-
-    def check(self) -> None:
+    def check(self) -> Condition:
         """Look after the file: nothing is done about it here."""
+        return SOUND
 
     def give_up(self, error: Exception) -> None:
         """The file has failed with ``error``: nothing is done about it here."""
@@ -122,103 +125,21 @@ class Ledger(Machines):
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment."""
         with self._lock:
+            known = self._memory.get(STATE)
+            if isinstance(known, LedgerState):
+                return known
             machines, launches = self.current()
-            return LedgerState(
+            state = LedgerState(
                 machines=machines,
                 launches=launches,
                 exclusions=self.exclusions(),
                 read_whole=frozenset(self._read_whole()),
+                directives=self.directives(),
+                lifted=self.lifted_requeues(),
+                drains=self.open_drains(),
             )
-
-    # launches
-
-    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
-        """Write down a launch before the cloud is called; ``request`` is the correlation id.
-
-        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
-        stands for another launch or for one that has failed (a new call needs a new generation,
-        or its machines would have no open intent).
-        """
-        new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
-        with self._transaction("launches") as db:
-            values = ", ".join("?" * len(launch_row(new)))
-            sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
-            if db.execute(sql, launch_row(new)).rowcount:
-                return
-            old = self._known(spec.generation)
-            if not same_call(old, new):
-                raise SlurmElasticError(
-                    f"generation {spec.generation} already stands for another launch, of "
-                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
-                )
-            if old.state == FAILED:
-                raise SlurmElasticError(
-                    f"generation {spec.generation} has failed: {old.error}; "
-                    "a new call needs a new generation"
-                )
-
-    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
-        """The cloud's answer: the launch is done and these machines are live, in one transaction.
-
-        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
-        launch that was given up as failed becomes done too: its machines exist. Raises
-        SlurmElasticError for an unknown generation or a machine known from another launch.
-        """
-        with self._transaction("machines", "launches") as db:
-            launch = self._known(generation)
-            for instance in instances:
-                self._insert(instance, launch.pool, launch, now)
-            db.execute(
-                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
-                "where generation = ?",
-                (DONE, now, generation),
-            )
-
-    def failed(self, generation: str, error: str, now: float) -> None:
-        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
-        with self._transaction("launches") as db:
-            self._known(generation)
-            db.execute(
-                "update launches set state = ?, finished = ?, error = ? "
-                "where generation = ? and state = ?",
-                (FAILED, now, error, generation, INTENT),
-            )
-
-    def forget_failed(self, generations: Sequence[str]) -> None:
-        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
-
-        A request may be refused by hundreds of offers, and a refused launch costs nothing.
-        """
-        rows = [(generation, FAILED) for generation in generations]
-        with self._transaction(None) as db:
-            db.executemany("delete from launches where generation = ? and state = ?", rows)
-
-    def open_launches(self) -> tuple[Launch, ...]:
-        """Intents whose call is not known to have answered, oldest first."""
-        sql = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
-        return self._remembered("launches", sql, launch_from)
-
-    def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
-        """Machines that have not ended and open launches, as of one moment: a launch that is
-        answered between two reads may be missing in both.
-        """
-        with self._lock:
-            launches = self.open_launches()  # first, as another process may write meanwhile
-            return self.machines(), launches
-
-    def launch(self, generation: str) -> Launch | None:
-        """The launch of that generation."""
-        with self._lock:
-            return self._launch(generation)
-
-    def finished(self, generations: Collection[str]) -> dict[str, float]:
-        """When these launches were answered: those of them that were."""
-        rows = self._select(
-            "select generation, finished from launches where finished is not null "
-            "and generation in (select value from json_each(?))",
-            to_json(list(generations)),
-        )
-        return {row["generation"]: row["finished"] for row in rows}
+            self._keep(STATE, state)
+            return state
 
     # decisions, heartbeat, health
 
@@ -323,15 +244,6 @@ class Ledger(Machines):
         if not self.open_launches():
             with self._lock:
                 retention.give_back(self._db)
-
-    # inside
-
-    def _known(self, generation: str) -> Launch:
-        is_open = (row for row in self.open_launches() if row.generation == generation)
-        launch = next(is_open, None) or self._launch(generation)
-        if launch is None:
-            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
-        return launch
 
 
 def _is_news(last: Health | None, health: Health) -> bool:

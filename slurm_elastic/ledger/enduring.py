@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic.errors import EndOnlyError
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger import SOUND, Condition, Ledger
 from slurm_elastic.ledger.schema import LEDGER, LEDGER_TABLES, add_decisions
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.store.refuge import Refuge
@@ -39,21 +39,16 @@ class Enduring(Ledger):
         Store.__init__(self, self._refuge.db)
 
     @property
-    def end_only(self) -> str:
-        """Why machines are only ended; empty where nothing is in the way."""
+    def condition(self) -> Condition:
+        """Why machines are only ended, while the file cannot be used."""
         trouble = self._refuge.trouble
-        return f"{END_ONLY}: {trouble.what}" if trouble else ""
-
-    @property
-    def remedy(self) -> str:
-        """The remedy, for a person."""
-        trouble = self._refuge.trouble
-        return trouble.remedy if trouble else ""
-
-    @property
-    def since(self) -> float:
-        """Unix time."""
-        return self._refuge.since
+        if trouble is None:
+            return SOUND
+        return Condition(
+            end_only=f"{END_ONLY}: {trouble.what}",
+            remedy=trouble.remedy,
+            since=self._refuge.since,
+        )
 
     def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
         """As the ledger's; EndOnlyError where it could not be kept."""
@@ -62,11 +57,12 @@ class Enduring(Ledger):
                 raise EndOnlyError(f"{self.end_only}; nothing is bought")
             super().intend(spec, request, now)
 
-    def check(self) -> None:
+    def check(self) -> Condition:
         """Go over to memory where the file cannot be used, and back where it can."""
         with self._lock:
             self._refuge.check()
             self._use(self._refuge.db)
+            return self.condition
 
     def give_up(self, error: Exception) -> None:
         """The file has failed with ``error``: go on in memory."""

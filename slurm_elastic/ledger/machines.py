@@ -1,4 +1,4 @@
-"""The ledger's rows of machines: which there are, which were, and what was paid for them.
+"""The ledger's rows of launches and machines: which there are, and which were.
 
 Part of ``ledger.Ledger``, which opens the file and describes its tables.
 """
@@ -19,14 +19,17 @@ from slurm_elastic.ledger.rows import (
     MACHINE_VALUES,
     SEEN,
     launch_from,
+    launch_of_spec,
+    launch_row,
     machine_from,
     machine_row,
+    same_call,
     seen_values,
     to_json,
     worst_price,
 )
-from slurm_elastic.model import Instance, InstanceState, Pool
-from slurm_elastic.model_ledger import DONE, INTENT, MACHINE_JOBS, Launch, Machine
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Pool
+from slurm_elastic.model_ledger import DONE, FAILED, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 
 IN_ORDER = "order by created, generation"
@@ -41,6 +44,98 @@ MISSED = """
 
 class Machines(Marks):
     """All methods are one transaction each."""
+
+    # launches
+
+    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
+        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+
+        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
+        stands for another launch or for one that has failed (a new call needs a new generation,
+        or its machines would have no open intent).
+        """
+        new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
+        with self._transaction("launches") as db:
+            values = ", ".join("?" * len(launch_row(new)))
+            sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
+            if db.execute(sql, launch_row(new)).rowcount:
+                return
+            old = self._known(spec.generation)
+            if not same_call(old, new):
+                raise SlurmElasticError(
+                    f"generation {spec.generation} already stands for another launch, of "
+                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
+                )
+            if old.state == FAILED:
+                raise SlurmElasticError(
+                    f"generation {spec.generation} has failed: {old.error}; "
+                    "a new call needs a new generation"
+                )
+
+    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+
+        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
+        launch that was given up as failed becomes done too: its machines exist. Raises
+        SlurmElasticError for an unknown generation or a machine known from another launch.
+        """
+        with self._transaction("machines", "launches") as db:
+            launch = self._known(generation)
+            for instance in instances:
+                self._insert(instance, launch.pool, launch, now)
+            db.execute(
+                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
+                "where generation = ?",
+                (DONE, now, generation),
+            )
+
+    def failed(self, generation: str, error: str, now: float) -> None:
+        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
+        with self._transaction("launches") as db:
+            self._known(generation)
+            db.execute(
+                "update launches set state = ?, finished = ?, error = ? "
+                "where generation = ? and state = ?",
+                (FAILED, now, error, generation, INTENT),
+            )
+
+    def forget_failed(self, generations: Sequence[str]) -> None:
+        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
+
+        A request may be refused by hundreds of offers, and a refused launch costs nothing.
+        """
+        rows = [(generation, FAILED) for generation in generations]
+        with self._transaction(None) as db:
+            db.executemany("delete from launches where generation = ? and state = ?", rows)
+
+    def open_launches(self) -> tuple[Launch, ...]:
+        """Intents whose call is not known to have answered, oldest first."""
+        sql = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
+        return self._remembered("launches", sql, launch_from)
+
+    def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
+        """Machines that have not ended and open launches, as of one moment: a launch that is
+        answered between two reads may be missing in both.
+        """
+        with self._lock:
+            launches = self.open_launches()  # first, as another process may write meanwhile
+            return self.machines(), launches
+
+    def launch(self, generation: str) -> Launch | None:
+        """The launch of that generation."""
+        with self._lock:
+            return self._launch(generation)
+
+    def finished(self, generations: Collection[str]) -> dict[str, float]:
+        """When these launches were answered: those of them that were."""
+        rows = self._select(
+            "select generation, finished from launches where finished is not null "
+            "and generation in (select value from json_each(?))",
+            to_json(list(generations)),
+        )
+        return {row["generation"]: row["finished"] for row in rows}
+
+    # machines
 
     def machines(
         self, *, ended_since: float | None = None, nodes: Collection[str] | None = None
@@ -167,6 +262,13 @@ class Machines(Marks):
             )
 
     # inside
+
+    def _known(self, generation: str) -> Launch:
+        is_open = (row for row in self.open_launches() if row.generation == generation)
+        launch = next(is_open, None) or self._launch(generation)
+        if launch is None:
+            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
+        return launch
 
     def _machine(self, cloud: str, id_: str) -> Machine | None:
         sql = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ?"

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.model_ledger import Drained
+
 
 class Action(Struct, frozen=True, kw_only=True):
     """Something to be done, and why. ``kind`` is its word in the log and in ``explain``."""
@@ -278,6 +280,18 @@ class Hold(OnNode, frozen=True, kw_only=True):
 
 
 # what calls for a person, and jobs
+
+
+class NoteDrain(Action, frozen=True, kw_only=True):
+    """Write down the begin or the end of a span in which a node takes no jobs."""
+
+    kind: ClassVar[str] = "drain"
+    span: Drained
+
+    @property
+    def subject(self) -> str:
+        """The node."""
+        return self.span.node
 
 
 class DoubtList(Action, frozen=True, kw_only=True):

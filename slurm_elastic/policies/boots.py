@@ -57,6 +57,13 @@ def longest_wait(resume_timeout: float) -> float:
 # giving up
 
 
+class UnderWay(Struct, frozen=True, kw_only=True):
+    """One cloud's machines that boot, and its launches that have no answer yet."""
+
+    boots: tuple[Machine, ...]
+    opened: tuple[Launch, ...]
+
+
 class TimedOut(Struct, frozen=True, kw_only=True):
     """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
 
@@ -94,22 +101,41 @@ def booting(
     )
 
 
+def under_way(
+    machines: Collection[Machine],
+    launches: Iterable[Launch],
+    clouds: Iterable[str],
+    pool_of: Mapping[str, Pool],
+) -> dict[str, UnderWay]:
+    """The machines that boot and the open launches, by cloud; of clouds that have some."""
+    boots = [m for m in machines if m.registered is None and m.suspending is None]
+    if not boots and not launches:
+        return {}
+    found = {
+        cloud: UnderWay(
+            boots=booting(boots, cloud, pool_of),
+            opened=tuple(row for row in launches if row.cloud == cloud),
+        )
+        for cloud in clouds
+    }
+    return {cloud: some for cloud, some in found.items() if some.boots or some.opened}
+
+
 def timed_out(
     cloud: str,
-    boots: Iterable[Machine],
-    opened: Iterable[Launch],
+    some: UnderWay,
     late: Collection[str],
     machines: Iterable[Machine],
     pool_of: Mapping[str, Pool],
 ) -> TimedOut:
     """The nodes of a cloud that are overdue by the ledger: Slurm may have them up by now, or not
-    want them any more. ``late`` are the generations of ``boots`` and of open launches that have had
-    their time; ``machines`` are all that live.
+    want them any more. ``late`` are the generations of ``some`` that have had their time;
+    ``machines`` are all that live.
     """
-    doubtful = [n for row in opened if row.generation in late for n in row.nodes]
+    doubtful = [n for row in some.opened if row.generation in late for n in row.nodes]
     served = {m.instance.node for m in machines if m.suspending is None} if doubtful else set()
     return TimedOut(
         cloud=cloud,
-        machines=tuple(m for m in boots if m.instance.generation in late),
+        machines=tuple(m for m in some.boots if m.instance.generation in late),
         doubtful=tuple(n for n in doubtful if n not in served and n in pool_of),
     )

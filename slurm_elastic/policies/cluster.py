@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.model import (
     BREAKER,
@@ -24,11 +25,19 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, SUSPENDED, Launch, Machine, generation_time
+from slurm_elastic.model_ledger import (
+    OUT_OF_SERVICE,
+    SUSPENDED,
+    Drained,
+    Launch,
+    Machine,
+    generation_time,
+)
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
     Hold,
+    NoteDrain,
     NoteRead,
     Register,
     Release,
@@ -48,9 +57,11 @@ from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, serving
 from slurm_elastic.policies.reconcile_rules import (
     HOLD_MARK,
     CloudView,
+    DueRepairs,
     Intent,
     Thresholds,
     TrackedInstance,
+    due_repairs,
     is_pinged,
     repairs,
 )
@@ -63,10 +74,11 @@ class Rule(Enum):
     READ = "read"
     ADDRESSES = "addresses"
     REGISTRATIONS = "registrations"
+    DRAINS = "drains"
     HOLDS = "holds"
 
 
-BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.REGISTRATIONS, Rule.HOLDS)
+BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.REGISTRATIONS, Rule.DRAINS, Rule.HOLDS)
 """The rules of a cloud's pass that go by the ledger as it is after the repairs."""
 
 
@@ -97,7 +109,8 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     also those that ended in the last day, where a rule asks for them. ``listed`` is the cloud's
     list, None where it could not be read; ``read_whole`` whether an earlier one was taken in.
     ``answered``: by generation, when launches were answered whose machines are missing. ``offers``
-    and ``scopes`` are there, by pool, where holds are to be looked at. ``writable``: whether the
+    and ``scopes`` are there, by pool, where holds are to be looked at; ``drains`` are the ledger's
+    that go on. ``writable``: whether the
     ledger can be written; one that cannot may lack what is in its file.
     """
 
@@ -113,6 +126,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     slurmd_timeout: float = 0.0
     answered: Mapping[str, float] = field(default_factory=dict)
     recent: tuple[Machine, ...] = ()
+    drains: tuple[Drained, ...] = ()
     offers: Mapping[str, Sequence[Offer]] = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
 
@@ -125,6 +139,13 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     def own_pools(self) -> list[Pool]:
         """The pools of the pass's cloud."""
         return [pool for pool in self.terms.pools.values() if pool.cloud == self.terms.cloud]
+
+
+def decide_repairs(
+    snapshot: ClusterSnapshot, standing: Mapping[tuple[str, str], float], clock: float
+) -> DueRepairs:
+    """The repairs of a round: ``standing`` is what the round before left, ``clock`` monotonic."""
+    return due_repairs(cloud_view(snapshot), snapshot.terms.patience, standing, clock)
 
 
 def decide(snapshot: ClusterSnapshot, due: Iterable[Rule]) -> tuple[Action, ...]:
@@ -297,6 +318,26 @@ def _registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
             yield reopen(breaker.scope, well)
 
 
+def _drains(snapshot: ClusterSnapshot) -> Iterable[Action]:
+    """Begin and end the spans in which nodes of the cloud's machines take no jobs."""
+    now, nodes = snapshot.now, snapshot.nodes
+    drained = {
+        node
+        for m in snapshot.mine
+        if m.suspending is None and (node := m.instance.node) in nodes and is_drained(nodes[node])
+    }
+    opened = {
+        row.node: row
+        for row in snapshot.drains
+        if _home(snapshot, row.node) in (None, snapshot.terms.cloud)
+    }
+    for node in sorted(drained - opened.keys()):
+        yield NoteDrain(span=Drained(node=node, begin=now), reason="it takes no jobs")
+    for node in opened.keys() - drained:
+        span = replace(opened[node], end=now)
+        yield NoteDrain(span=span, reason="it takes jobs, or has no machine")
+
+
 def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
     """The end of the cool-down and the pause of a pool, as these nodes of it came up."""
     return ReopenPool(
@@ -417,5 +458,6 @@ _RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
     Rule.READ: _read,
     Rule.ADDRESSES: _addresses,
     Rule.REGISTRATIONS: _registrations,
+    Rule.DRAINS: _drains,
     Rule.HOLDS: _holds,
 }

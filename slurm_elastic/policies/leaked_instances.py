@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from slurm_elastic.model import Instance, Pool
+from slurm_elastic.model_ledger import Launch, Machine
 from slurm_elastic.policies.clock_guard import age
 
 CODE = "stray"
@@ -13,6 +14,26 @@ UNENDING = 900.0
 """Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
 meanwhile. The slowest that we know, which copy a disk back first, take some minutes.
 """
+
+
+def leaked(
+    machines: Iterable[Machine],
+    launches: Iterable[Launch],
+    clouds: Container[str],
+    pool_of: Mapping[str, Pool],
+    now: float,
+) -> dict[tuple[str, str], str]:
+    """By cloud and machine (or generation of a launch that may have made some), why."""
+    found = {
+        (m.instance.cloud, m.instance.id): why
+        for m in machines
+        if (why := stray(m.instance, clouds, pool_of) or unending(m.suspending, now))
+    }
+    return found | {
+        (row.cloud, row.generation): why
+        for row in launches
+        if (why := unanswered(row.cloud, len(row.nodes), clouds))
+    }
 
 
 def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:

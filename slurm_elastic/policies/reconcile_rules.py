@@ -386,6 +386,25 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     return tuple(actions)
 
 
+class DueRepairs(Struct, frozen=True, kw_only=True):
+    """Repairs that may be done now, how many more the cap leaves for the next round, and since when
+    each patient finding has stood (monotonic, by kind and subject).
+    """
+
+    ready: tuple[Action, ...]
+    waiting: int
+    standing: Mapping[tuple[str, str], float]
+
+
+def due_repairs(
+    view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
+) -> DueRepairs:
+    """The repairs that have stood for long enough, and not too many at once."""
+    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
+    ready, waiting = limit_disruption(ready, len(view.known))
+    return DueRepairs(ready=ready, waiting=waiting, standing=standing)
+
+
 def debounce(
     actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:

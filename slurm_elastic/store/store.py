@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TypeVar, cast
 
+STATE = "state"
+"""The name under which a store may remember what it makes of its REMEMBERED tables."""
 Write = tuple[str, tuple[object, ...]]
 """A statement and its values."""
 Row = TypeVar("Row")
@@ -97,7 +99,7 @@ class Store:
             finally:
                 self._depth -= 1
                 for name in changes or self.REMEMBERED:
-                    self._memory.pop(name or "", None)
+                    self._forget(name)
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
@@ -107,7 +109,13 @@ class Store:
         """One statement that writes, a transaction by itself or a part of the one that is open."""
         with self._lock:
             self._select(sql, *values)
-            self._memory.pop(changes or "", None)
+            self._forget(changes)
+
+    def _forget(self, name: str | None) -> None:
+        """A table has changed; the caller has the lock."""
+        if name is not None:
+            self._memory.pop(name, None)
+            self._memory.pop(STATE, None)
 
     def _remembered(
         self, name: str, sql: str, read: Callable[[sqlite3.Row], Row]
@@ -123,7 +131,7 @@ class Store:
                 self._memory[name] = rows
             return rows
 
-    def _keep(self, name: str, rows: tuple[object, ...]) -> None:
+    def _keep(self, name: str, rows: object) -> None:
         """These are the rows now: for a write that knows what it came to, once it is on the disk.
         The caller has the lock. Inside a transaction nothing is remembered, as that may not come to
         its end.

@@ -195,13 +195,13 @@ def test_a_clock_set_back_stops_nothing(world: World) -> None:
 def refused(world: World, job: int) -> None:
     """A --no-requeue job whose nodes cannot be had, before anything settles."""
     assert world.daemon is not None
-    world.daemon._settler._looks._next = math.inf
+    world.daemon._settler.looks._next = math.inf
     world.clouds["pub"].limit("*", 0)
     world.slurm.submit(job, PUB, requeue=False)
     world.tick()
     assert world.slurm.queue()[job].requeue
     assert world.ledger.lifted_requeues() == ((job, 0),)
-    world.daemon._settler._looks._next = -math.inf
+    world.daemon._settler.looks._next = -math.inf
 
 
 def test_a_no_requeue_job_is_one_again_although_the_daemon_died_meanwhile(world: World) -> None:
@@ -251,7 +251,7 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
     site.requeues.expect(world.slurm.queue()[1], site.monotonic(), PUB)
     world.slurm.jobs = slow  # type: ignore[method-assign]
     for _ in range(3):
-        settler.tick()  # would wait for ever
+        settler.looks.tick()  # would wait for ever
     assert settler.busy
     answers.set()
     worker.shutdown(wait=True)
@@ -281,7 +281,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
     settler = DeferredUpdates(world.site, Inline())
     end = world.now + 240
     while world.now < end:
-        settler.tick()
+        settler.looks.tick()
         world.now += 0.3
     assert len(readings) == pytest.approx(240 / 24, abs=1)
 
@@ -300,8 +300,8 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
         world.site.requeues.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
         world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
     settler = DeferredUpdates(world.site, Inline())
-    settler.tick()
+    settler.looks.tick()
     assert asked == [1]
     world.now += 5
-    settler.tick()
+    settler.looks.tick()
     assert asked == [1, 2, 3, 1]

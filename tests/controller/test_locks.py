@@ -159,7 +159,7 @@ def settle_while(
     drain = other.before(holds.node_updates.drain)
     monkeypatch.setattr(holds.node_updates, "drain", drain)
     settler = DeferredUpdates(site, Inline())
-    settler.look_anew()
+    settler.anew = True
     settler._settle_holds()
     other.end()
 

@@ -209,7 +209,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
 def test_nobody_is_told_where_nobody_is_named(world: World) -> None:
     made = Teller(world.site, Inline())
     paused(world)
-    made.tick()
+    made.looks.tick()
     assert world.ledger.newly_told(["paused/burst"], world.now, 1, MOST, 3600)
 
 

@@ -6,10 +6,13 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
+from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.usage_record import UsageRecord, news, record_drains, run_of
+from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.cluster import Rule, decide
 from tests.controller.world import Inline, World
 
 T = 1_800_000_000.0
@@ -98,10 +101,10 @@ def test_the_daemon_keeps_who_used_its_machines(world: World) -> None:
 def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: World) -> None:
     site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
     drained = SlurmNode(name="pub1", states=frozenset({"IDLE", "DRAIN"}))
-    world.now = T + 100
-    record_drains(site, "pub", {"pub1": drained})
-    record_drains(site, "pub", {"pub1": drained})
-    world.now = T + 160
-    record_drains(site, "pub", {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE"}))})
+    idle = SlurmNode(name="pub1", states=frozenset({"IDLE"}))
+    for now, node in ((T + 100, drained), (T + 100, drained), (T + 160, idle)):
+        world.now = now
+        snapshot = see(site, terms_of(site, "pub"), {"pub1": node})
+        apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
     assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
     assert site.ledger.open_drains() == ()
