@@ -139,15 +139,28 @@ def suspend() -> Way:
 
 
 def quiet_round() -> Way:
-    """One round of all clouds in which nothing is to do; one machine runs a job."""
+    """One round of all clouds in which nothing is to do; one machine runs a job. The usage record,
+    a task of its own once a minute, is measured apart.
+    """
+    return _quiet(usage=False)
+
+
+def usage() -> Way:
+    """One look of the usage record and the counters, in that minute."""
+    return _quiet(usage=True)
+
+
+def _quiet(*, usage: bool) -> Way:
     with world("tests.controller.world", "World") as site:
         run(site)
         site.advance(120)
         before = site.kinds("pub1")
-        way = Way()
+        way, other = Way(), Way()
         site.now += site.config.timings.reconcile
         site.live()
-        with way.seen():
+        with (way if usage else other).seen():
+            site.daemon._usage.looks.tick()
+        with (other if usage else way).seen():
             site.tick()
         if site.kinds("pub1") != before or not site.machines_of("pub1"):
             raise SystemExit("the round was not quiet")
@@ -192,6 +205,7 @@ CASES: Mapping[str, Callable[[], Way]] = {
     "resume": resume,
     "suspend": suspend,
     "quiet round": quiet_round,
+    "usage record": usage,
     "notice": notice,
 }
 

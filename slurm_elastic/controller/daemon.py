@@ -125,12 +125,13 @@ class Daemon:
             site, own["overdue"], self._workers, spool, lambda c: self._rounds[c].is_over
         )
         self._teller = Teller(site, own["notify"])
+        self._usage = UsageRecord(site, own["usage"])
         self._tasks = (
             self._overdue.looks,
             Directives(site, own["operators"]).looks,
             Autoscaler(site, own["policies"]).looks,
             self._settler.looks,
-            UsageRecord(site, own["usage"]).looks,
+            self._usage.looks,
             self._teller.looks,
         )
         self._next_repair = float("-inf")

@@ -163,7 +163,7 @@ def see(
         exclusions=state.exclusions,
         listed=listed,
         read_whole=terms.cloud in state.read_whole,
-        writable=not ledger.end_only,
+        writable=state.writable,
         slurmd_timeout=site.slurm.slurmd_timeout(),
         answered=ledger.finished(missing) if missing else {},
         recent=ledger.machines(ended_since=now - DAY) if sick else (),
@@ -173,6 +173,8 @@ def see(
 
 def with_offers(site: Site, snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """The same with the offers of pools whose held nodes are to be looked at."""
+    if all(one.kind != CAPACITY for one in snapshot.exclusions):
+        return snapshot
     pools = [site.pools[name] for name in due_holds(snapshot)]
     if not pools:
         return snapshot

@@ -32,8 +32,10 @@ seconds, prices dollars an hour, lists and offers JSON::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -41,13 +43,26 @@ from msgspec.structs import astuple
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import Machines
-from slurm_elastic.ledger.rows import DECISION_COLUMNS, decision_from, decision_values, health_from
+from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, Machines
+from slurm_elastic.ledger.rows import (
+    DECISION_COLUMNS,
+    EXCLUSION_COLUMNS,
+    RUN_COLUMNS,
+    decision_from,
+    decision_values,
+    directive_from,
+    drained_from,
+    exclusion_from,
+    health_from,
+    launch_from,
+    machine_from,
+    run_from,
+)
 from slurm_elastic.model import COOL_DOWN, Exclusion
 from slurm_elastic.model_ledger import Decision, Drained, Health, Launch, Machine
 from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
-from slurm_elastic.store.store import STATE
+from slurm_elastic.store.store import Table
 
 __all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
 
@@ -62,15 +77,17 @@ NO_NEWS = 60.0
 
 class LedgerState(Struct, frozen=True, kw_only=True):
     """Live machines, open launches, exclusions, the clouds of which a list was taken in, operators'
-    directives, jobs with a lifted requeue (and their restarts), and spans of drain that go on.
+    directives, and spans of drain that go on. ``lifted``: whether any job's requeue is;
+    ``writable``: whether the file can be written.
     """
 
     machines: tuple[Machine, ...]
     launches: tuple[Launch, ...]
     exclusions: tuple[Exclusion, ...]
     read_whole: frozenset[str]
+    writable: bool
     directives: tuple[Directive, ...]
-    lifted: tuple[tuple[int, int], ...]
+    lifted: bool
     drains: tuple[Drained, ...]
 
 
@@ -96,10 +113,26 @@ class Ledger(Machines):
     ``condition`` says why nothing may be bought, and since when: see ``ledger.enduring``.
     """
 
-    REMEMBERED = (
-        "machines", "launches", "exclusions", "complete", "health", "directives", "lifted", "runs",
-        "drains",
-    )  # fmt: skip
+    TABLES: ClassVar[Mapping[str, Table]] = {
+        "launches": (OPEN, launch_from),
+        "machines": (f"{LIVE} {BY_TIME}", machine_from),
+        "exclusions": (
+            f"select {EXCLUSION_COLUMNS} from exclusions order by scope, kind desc",
+            exclusion_from,
+        ),
+        "complete": ("select cloud from read_whole", itemgetter(0)),
+        "directives": ("select * from directives order by number", directive_from),
+        "lifted": ("select job, restarts, at from lifted_requeues order by job", tuple),
+        "drains": (
+            "select node, begin, end from drains where end is null order by node",
+            drained_from,
+        ),
+        "health": ("select name, checked, error, code from health order by name", health_from),
+        "runs": (
+            f"select {RUN_COLUMNS} from runs where end is null order by begin, job",
+            run_from,
+        ),
+    }
 
     @property
     def condition(self) -> Condition:
@@ -124,22 +157,20 @@ class Ledger(Machines):
 
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment."""
-        with self._lock:
-            known = self._memory.get(STATE)
-            if isinstance(known, LedgerState):
-                return known
-            machines, launches = self.current()
-            state = LedgerState(
-                machines=machines,
-                launches=launches,
-                exclusions=self.exclusions(),
-                read_whole=frozenset(self._read_whole()),
-                directives=self.directives(),
-                lifted=self.lifted_requeues(),
-                drains=self.open_drains(),
-            )
-            self._keep(STATE, state)
-            return state
+        # Launches first, as another process may write meanwhile.
+        launches, machines, exclusions, complete, directives, lifted, drains = self._tables(
+            "launches", "machines", "exclusions", "complete", "directives", "lifted", "drains"
+        )
+        return LedgerState(
+            machines=machines,
+            launches=launches,
+            exclusions=exclusions,
+            read_whole=frozenset(complete),
+            writable=not self.condition.end_only,
+            directives=directives,
+            lifted=bool(lifted),
+            drains=drains,
+        )
 
     # decisions, heartbeat, health
 
@@ -198,8 +229,7 @@ class Ledger(Machines):
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
-        sql = "select name, checked, error, code from health order by name"
-        return self._remembered("health", sql, health_from)
+        return self._tables("health")[0]
 
     def read_whole(self, cloud: str, now: float) -> None:
         """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
@@ -213,7 +243,7 @@ class Ledger(Machines):
         return cloud in self._read_whole()
 
     def _read_whole(self) -> tuple[str, ...]:
-        return self._remembered("complete", "select cloud from read_whole", itemgetter(0))
+        return self._tables("complete")[0]
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.

@@ -33,6 +33,9 @@ from slurm_elastic.model_ledger import DONE, FAILED, INTENT, MACHINE_JOBS, Launc
 from slurm_elastic.policies.clock_guard import AHEAD
 
 IN_ORDER = "order by created, generation"
+OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
+LIVE = f"select {MACHINE_COLUMNS} from machines where ended is null"
+BY_TIME = "order by launched, id"
 
 
 MISSED = """
@@ -110,8 +113,7 @@ class Machines(Marks):
 
     def open_launches(self) -> tuple[Launch, ...]:
         """Intents whose call is not known to have answered, oldest first."""
-        sql = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
-        return self._remembered("launches", sql, launch_from)
+        return self._tables("launches")[0]
 
     def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
         """Machines that have not ended and open launches, as of one moment: a launch that is
@@ -143,10 +145,8 @@ class Machines(Marks):
         """Machines that have not ended, and the ones that ended at ``ended_since`` or later, of
         these ``nodes`` (None: of all); by launch time.
         """
-        live = f"select {MACHINE_COLUMNS} from machines where ended is null"
-        order = "order by launched, id"
         if ended_since is None and nodes is None:
-            return self._remembered("machines", f"{live} {order}", machine_from)
+            return self._tables("machines")[0]
         # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
         ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
         since, of = math.inf if ended_since is None else ended_since, ""
@@ -156,7 +156,7 @@ class Machines(Marks):
                 " and node in (select value from json_each(?2))",
                 (since, to_json([*nodes])),
             )
-        rows = self._select(f"{live}{of} union all {ended}{of} {order}", *values)
+        rows = self._select(f"{LIVE}{of} union all {ended}{of} {BY_TIME}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,9 +19,8 @@ from slurm_elastic.ledger.rows import (
     EXCLUSION_COLUMNS,
     RUN_COLUMNS,
     aside_from,
-    directive_from,
     directive_row,
-    exclusion_from,
+    drained_from,
     exclusion_row,
     run_from,
     run_row,
@@ -110,8 +108,7 @@ class Marks(Store):
 
     def exclusions(self) -> tuple[Exclusion, ...]:
         """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
-        sql = f"select {EXCLUSION_COLUMNS} from exclusions order by scope, kind desc"
-        return self._remembered("exclusions", sql, exclusion_from)
+        return self._tables("exclusions")[0]
 
     def readmit(self, kind: str, *scopes: str) -> bool:
         """Forget these exclusions, and how often each refused; whether there was any."""
@@ -136,8 +133,7 @@ class Marks(Store):
 
     def directives(self) -> tuple[Directive, ...]:
         """All that are not ended, in force or not, in the order in which they were given."""
-        sql = "select * from directives order by number"
-        return self._remembered("directives", sql, directive_from)
+        return self._tables("directives")[0]
 
     def end_directive(self, number: int) -> bool:
         """Forget it; whether there was one."""
@@ -231,8 +227,7 @@ class Marks(Store):
         """Jobs whose own setting is not put back yet, each with its restarts at that time; those
         that were lifted ``until`` then (Unix time).
         """
-        sql = "select job, restarts, at from lifted_requeues order by job"
-        rows = self._remembered("lifted", sql, tuple)
+        (rows,) = self._tables("lifted")
         return tuple((job, restarts) for job, restarts, at in rows if at <= until)
 
     def requeue_put_back(self, job: int) -> None:
@@ -262,8 +257,7 @@ class Marks(Store):
 
     def open_runs(self) -> tuple[Run, ...]:
         """The runs that are not known to have ended, by begin and job."""
-        sql = f"select {RUN_COLUMNS} from runs where end is null order by begin, job"
-        return self._remembered("runs", sql, run_from)
+        return self._tables("runs")[0]
 
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
@@ -306,8 +300,7 @@ class Marks(Store):
 
     def open_drains(self) -> tuple[Drained, ...]:
         """The spans that are not over, by node."""
-        sql = "select node, begin, end from drains where end is null order by node"
-        return self._remembered("drains", sql, _drained_from)
+        return self._tables("drains")[0]
 
     def drains(self, since: float, until: float) -> tuple[Drained, ...]:
         """The spans without jobs of which some part is in that span of time, by node and begin."""
@@ -315,8 +308,4 @@ class Marks(Store):
             "select node, begin, end from drains where (end is null or end > ?) and begin < ? "
             "order by node, begin"
         )
-        return tuple(_drained_from(row) for row in self._select(sql, since, until))
-
-
-def _drained_from(row: sqlite3.Row) -> Drained:
-    return Drained(**dict(row))
+        return tuple(drained_from(row) for row in self._select(sql, since, until))

@@ -11,7 +11,16 @@ from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
 from slurm_elastic.model import Exclusion, Instance, InstanceState, LaunchSpec, Market, Offer
-from slurm_elastic.model_ledger import INTENT, Aside, Decision, Health, Launch, Machine, Run
+from slurm_elastic.model_ledger import (
+    INTENT,
+    Aside,
+    Decision,
+    Drained,
+    Health,
+    Launch,
+    Machine,
+    Run,
+)
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
@@ -249,6 +258,10 @@ def exclusion_row(one: Exclusion) -> tuple[object, ...]:
 def exclusion_from(row: sqlite3.Row) -> Exclusion:
     """A row of EXCLUSION_COLUMNS as a value."""
     return Exclusion(**{**dict(row), "about": tuple(msgspec.json.decode(row["about"]))})
+
+
+def drained_from(row: sqlite3.Row) -> Drained:
+    return Drained(**dict(row))
 
 
 def health_from(row: sqlite3.Row) -> Health:

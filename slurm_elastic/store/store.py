@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TypeVar, cast
+from typing import Any, ClassVar, cast
 
-STATE = "state"
-"""The name under which a store may remember what it makes of its REMEMBERED tables."""
+Table = tuple[str, Callable[[sqlite3.Row], Any]]
+"""The statement that reads a table, and how a row of it becomes a value."""
 Write = tuple[str, tuple[object, ...]]
 """A statement and its values."""
-Row = TypeVar("Row")
 
 
 @contextmanager
@@ -43,11 +42,11 @@ class Ticket:
 class Store:
     """One thing at a time in this connection; sqlite3.Error passes through.
 
-    ``_remembered`` are tables that a loop asks for many times a pass: who calls ``refresh`` at the
-    start of each pass has them from memory until a write here changes them.
+    TABLES are those that a loop asks for many times a pass: who calls ``refresh`` at the start of
+    each pass has them from memory until a write here changes them.
     """
 
-    REMEMBERED: tuple[str, ...] = ()
+    TABLES: ClassVar[Mapping[str, Table]] = {}
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -86,7 +85,7 @@ class Store:
     @contextmanager
     def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
         """For what is read and then written; inside another one, a part of that. ``changes``: which
-        of REMEMBERED it changes, None where none, and all where nothing is said.
+        of TABLES it changes, None where none, and all where nothing is said.
         """
         with self._lock:
             self._depth += 1
@@ -98,8 +97,8 @@ class Store:
                 raise
             finally:
                 self._depth -= 1
-                for name in changes or self.REMEMBERED:
-                    self._forget(name)
+                for name in changes or self.TABLES:
+                    self._memory.pop(name or "", None)
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
@@ -109,29 +108,25 @@ class Store:
         """One statement that writes, a transaction by itself or a part of the one that is open."""
         with self._lock:
             self._select(sql, *values)
-            self._forget(changes)
+            self._memory.pop(changes or "", None)
 
-    def _forget(self, name: str | None) -> None:
-        """A table has changed; the caller has the lock."""
-        if name is not None:
-            self._memory.pop(name, None)
-            self._memory.pop(STATE, None)
-
-    def _remembered(
-        self, name: str, sql: str, read: Callable[[sqlite3.Row], Row]
-    ) -> tuple[Row, ...]:
-        """The rows of ``sql``, one of REMEMBERED, as of the last write here or ``refresh``; read
-        anew each time for who never refreshes.
+    def _tables(self, *names: str) -> list[tuple[Any, ...]]:
+        """The rows of these TABLES, as of the last write here or ``refresh``; read anew each time
+        for who never refreshes.
         """
+        found = []
         with self._lock:
-            if name in self._memory:
-                return cast("tuple[Row, ...]", self._memory[name])
-            rows = tuple(read(row) for row in self._select(sql))
-            if self._version is not None and not self._depth:
-                self._memory[name] = rows
-            return rows
+            for name in names:
+                rows = self._memory.get(name)
+                if rows is None:
+                    sql, read = self.TABLES[name]
+                    rows = tuple(read(row) for row in self._select(sql))
+                    if self._version is not None and not self._depth:
+                        self._memory[name] = rows
+                found.append(cast("tuple[Any, ...]", rows))
+        return found
 
-    def _keep(self, name: str, rows: object) -> None:
+    def _keep(self, name: str, rows: tuple[object, ...]) -> None:
         """These are the rows now: for a write that knows what it came to, once it is on the disk.
         The caller has the lock. Inside a transaction nothing is remembered, as that may not come to
         its end.
