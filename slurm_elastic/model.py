@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -72,7 +73,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     weight: int = 1
 
 
-class Offer(Struct, frozen=True, kw_only=True):
+class Offer(Struct, frozen=True, kw_only=True, dict=True):
     """One thing a cloud sells: an instance type in a zone on a market, with its price now.
 
     ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
@@ -98,12 +99,12 @@ class Offer(Struct, frozen=True, kw_only=True):
     reference_price: float | None = None
     reference: str = ""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name cool-downs go by: ``cloud/type/zone/market``."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
 
-    @property
+    @cached_property
     def worst_price(self) -> float:
         """The most that the machine could cost: a spot price never rises over the on-demand one, so
         the dearest of what is known.

@@ -180,7 +180,7 @@ class _Apply:
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
         # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
-        others = instances_of_other_clouds(site, self._cloud, mine)
+        others = instances_of_other_clouds(site.ledger.machines(), self._cloud, mine)
         past = stale_instances(site, others)
         kept = {m.instance.node for m in others if m not in past}
         mine = [n for n in mine if n not in kept]

@@ -1,23 +1,30 @@
-"""Budgets and windows: for which pools no machine may be started now, and why.
+"""The bounds of launches: limits and what counts against them; budgets and windows, by which no
+machine of a pool may be started now, and why.
 
 What was spent is asked of the ledger, and only where a budget is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
+from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
-from slurm_elastic.directive import limit_changes
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Location
+from slurm_elastic.directive import Directive, limit_changes
+from slurm_elastic.ledger import Ledger, LedgerState
+from slurm_elastic.model import Location, Pool
 from slurm_elastic.policies.account_budgets import Overdrawn, charged, overdrawn
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.policies.directives import stopped_pools
+from slurm_elastic.policies.exclusions import RANKED
+from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules, stops
 
 NO_BUDGET = Budget()
@@ -35,41 +42,92 @@ def stop_of(
     """
     if ledger.end_only:
         return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
-    return bought_out(config, ledger, rules, now) | stopped_by_operators(config, ledger, now)
+    directives = ledger.directives()
+    config = with_directives(config, directives, now)
+    spent = spending(config, ledger, now)
+    found = {
+        pool.name: why
+        for pool in config.pools
+        if (why := _bought_out(config, rules[pool.name], config.cloud(pool.cloud), spent, now))
+    }
+    return found | stopped_by_operators(config, directives, now)
 
 
-def stopped_by_operators(config: Config, ledger: Ledger, now: float) -> dict[str, str]:
+def stop_of_pool(
+    config: Config,
+    ledger: Ledger,
+    state: LedgerState,
+    rules: Mapping[str, PoolRules],
+    pool: Pool,
+    now: float,
+) -> str | None:
+    """The same of one pool; the ``state`` was read before."""
+    if not state.writable:
+        return ledger.end_only
+    cloud = next(c for c in config.clouds if c.name == pool.cloud)
+    closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
+    spent = spending(config, ledger, now)
+    return closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
+
+
+def stopped_by_operators(
+    config: Config, directives: Sequence[Directive], now: float
+) -> dict[str, str]:
     """By pool, why operators let no machine start."""
-    cloud_of = {pool.name: pool.cloud for pool in config.pools}
-    return stopped_pools(ledger.directives(), cloud_of, now)
+    return stopped_pools(directives, {pool.name: pool.cloud for pool in config.pools}, now)
 
 
 def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
     """The configuration with the limits that operators have changed."""
-    directives = ledger.directives()
+    return with_directives(config, ledger.directives(), now)
+
+
+def with_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:
+    """The same with the ``directives`` that were read before."""
     return with_limits(config, limit_changes(directives, now)) if directives else config
 
 
-def bought_out(
-    config: Config, ledger: Ledger, rules: Mapping[str, PoolRules], now: float
-) -> dict[str, str]:
-    """By pool, which budget or window is in the way."""
-    config = limits_now(config, ledger, now)
-    spent = spending(config, ledger, now)
-    found: dict[str, str] = {}
-    for pool in config.pools:
-        cloud = config.cloud(pool.cloud)
-        bounds = [("", Bounds(windows=rules[pool.name].windows), Spent())]
-        if cloud.name in spent:
-            bounds.append(
-                (f"cloud {cloud.name}", bounds_of(cloud.policies.budget), spent[cloud.name])
-            )
-        if "" in spent and cloud.location is Location.PUBLIC:
-            bounds.append(("", bounds_of(config.policies.budget), spent[""]))
-        why = stops(int(now), bounds)
-        if why is not None:
-            found[pool.name] = why
-    return found
+def _bought_out(
+    config: Config,
+    rules: PoolRules,
+    cloud: CloudSettings,
+    spent: Mapping[str, Spent],
+    now: float,
+) -> str | None:
+    """The budget or window that is in a pool's way."""
+    bounds = [("", Bounds(windows=rules.windows), Spent())] if rules.windows else []
+    if cloud.name in spent:
+        bounds.append((f"cloud {cloud.name}", bounds_of(cloud.policies.budget), spent[cloud.name]))
+    if "" in spent and cloud.location is Location.PUBLIC:
+        bounds.append(("", bounds_of(config.policies.budget), spent[""]))
+    return stops(int(now), bounds) if bounds else None
+
+
+def scope_of(
+    config: Config,
+    state: LedgerState,
+    blocked: Mapping[str, str],
+    dearest: Mapping[str, float] | None = None,
+) -> Scope:
+    """All bounds of launches by the limits of ``config`` (``limits_now``), but for the budgets and
+    windows of one pool.
+    """
+    return Scope(
+        limits=config.limits,
+        cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
+        pool_nodes={pool.name: pool.max_nodes for pool in config.pools},
+        usage=usage(state.machines, state.launches, dearest or {}),
+        # A large site has thousands of held nodes, of which no offer knows.
+        exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
+        blocked=blocked,
+        booting=booting(state.machines, state.launches),
+    )
+
+
+def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:
+    """The same for one pool, of which ``stops`` say by name why nothing may be started."""
+    stop = stops.get(pool.name)
+    return replace(scope, blocked={**scope.blocked, pool.cloud: stop}) if stop else scope
 
 
 def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:

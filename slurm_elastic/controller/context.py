@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from slurm_elastic.accounting import booting, usage
+from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.controller.budget import limits_now, stop_of
+from slurm_elastic.controller.budget import of_pool, scope_of, stop_of_pool, with_directives
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Offer, Pool, Usage
-from slurm_elastic.policies.exclusions import RANKED
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -44,7 +42,8 @@ class Site:
     node must not be drained after it was let go. ``dearest``: by offer, what it may come to ($/h)
     as the clouds told last; machines that were bought when less was known count so, too.
     ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
-    forgotten is tried once more, and found too large again.
+    forgotten is tried once more, and found too large again. ``blocked``: by cloud, why nothing may
+    be started there before the site allows it.
     """
 
     config: Config
@@ -62,6 +61,7 @@ class Site:
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     dearest: dict[str, float] = field(default_factory=dict)
     oversized: dict[int, Barred] = field(default_factory=dict)
+    blocked: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -76,7 +76,10 @@ class Site:
         pools = {pool.name: pool for pool in domain_pools(config, expand)}
         pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
         rules = {pool.name: rules_of(config, pool) for pool in config.pools}
-        return cls(config, slurm, ledger, providers, now, pools, pool_of, rules=rules)
+        return cls(
+            config, slurm, ledger, providers, now, pools, pool_of, rules=rules,
+            blocked=blocked_clouds(config),
+        )  # fmt: skip
 
     def rules_of(self, node: str) -> PoolRules:
         """How the machine of a node of ours comes and goes."""
@@ -118,8 +121,11 @@ class Site:
 
     def scope(self, pool: Pool) -> Scope:
         """All bounds of a launch for that pool, as they are now."""
-        stops = stop_of(self.config, self.ledger, self.rules, self.now())
-        return of_pool(scope_of(self.config, self.ledger, self.now(), self.dearest), pool, stops)
+        state, now = self.ledger.state(), self.now()
+        config = with_directives(self.config, state.directives, now)
+        found = scope_of(config, state, self.blocked, self.dearest)
+        stop = stop_of_pool(config, self.ledger, state, self.rules, pool, now)
+        return of_pool(found, pool, {pool.name: stop} if stop else {})
 
     def record(
         self,
@@ -148,27 +154,3 @@ def new_generation(now: float, after: float = 0.0) -> str:
     """
     order = f"-{int(after * 1000) + 1}" if after > now else ""
     return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}{order}"
-
-
-def scope_of(
-    config: Config, ledger: Ledger, now: float, dearest: Mapping[str, float] | None = None
-) -> Scope:
-    """All bounds of launches as they are now, but for the budgets and windows of one pool."""
-    machines, launches = ledger.current()
-    changed = limits_now(config, ledger, now)
-    return Scope(
-        limits=changed.limits,
-        cloud_limits={cloud.name: cloud.limits for cloud in changed.clouds},
-        pool_nodes={pool.name: pool.max_nodes for pool in changed.pools},
-        usage=usage(machines, launches, dearest or {}),
-        # A large site has thousands of held nodes, of which no offer knows.
-        exclusions=tuple(x for x in ledger.exclusions() if x.kind in RANKED),
-        blocked=blocked_clouds(config),
-        booting=booting(machines, launches),
-    )
-
-
-def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:
-    """The same for one pool, of which ``stops`` say by name why nothing may be started."""
-    stop = stops.get(pool.name)
-    return replace(scope, blocked={**scope.blocked, pool.cloud: stop}) if stop else scope

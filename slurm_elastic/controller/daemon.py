@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -302,8 +302,9 @@ class Daemon:
         not known yet, the nodes that Slurm waits for wait.
         """
         site = self._site
-        if site.ledger.was_read_whole(cloud):
-            unknown = self._uncounted()
+        read = site.ledger.state().read_whole
+        if cloud in read:
+            unknown = self._uncounted(read)
             if unknown and still_wanted(site, cloud, request, view):
                 raise NotLearntError(f"{unknown}: not read yet, its machines count in the limits")
             return ""
@@ -312,16 +313,14 @@ class Daemon:
             raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
         return f"it was never read, what it has is not known: {trouble}" if trouble else ""
 
-    def _uncounted(self) -> str:
+    def _uncounted(self, read: Collection[str]) -> str:
         """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; one
         that cannot be read is not waited for.
         """
         if self._site.config.limits == Limits():
             return ""
-        read = self._site.ledger.was_read_whole
-        return next(
-            (c for c, r in self._rounds.items() if not r.reader.trouble and not read(c)), ""
-        )
+        readable = [name for name, one in self._rounds.items() if not one.reader.trouble]
+        return next((name for name in readable if name not in read), "")
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.config import blocked_clouds
 from slurm_elastic.controller.budget import barred, limits_now, stop_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import is_held
@@ -87,7 +86,7 @@ def observe(site: Site) -> Observation:
 
 def _shut(site: Site) -> dict[str, str]:
     """Pools of clouds where nothing may be started before the site allows it."""
-    blocked = blocked_clouds(site.config)
+    blocked = site.blocked
     return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}
 
 

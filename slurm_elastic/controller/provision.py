@@ -66,9 +66,11 @@ def resume(
     ``trouble`` nothing may be bought, and the nodes are given back for it.
     """
     mine = _nodes_of(site, cloud, request)
-    terminate(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
-    long_ago = _long_ago(site, cloud)
-    has = nodes_with_capacity(site, cloud, mine, long_ago=long_ago, request=request.id)
+    state, long_ago = site.ledger.state(), _long_ago(site, cloud)
+    if past := _past(site, cloud, mine, view, state.machines, long_ago):
+        terminate(site, cloud, past, POWERED_UP_AGAIN, request.id)
+        state = site.ledger.state()
+    has = nodes_with_capacity(site, cloud, mine, state, long_ago=long_ago, request=request.id)
     wanted = _still_wanted(site, request, mine, view, has, again=again)
     if not wanted:
         return ()
@@ -93,25 +95,27 @@ def _waits(view: Mapping[str, SlurmNode], node: str) -> bool:
 
 
 def _past(
-    site: Site, cloud: str, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+    site: Site,
+    cloud: str,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    machines: Iterable[Machine],
+    latest: float,
 ) -> list[Machine]:
     """The machines, of nodes that power up, that were up long ago: from one power-up to the
     next SuspendTimeout passes at least. A machine that looks younger, as a slurmctld that was just
     killed may have forgotten what it knew, is left to the repair.
     """
     again = {n for n in nodes if _waits(view, n)}
-    latest = _long_ago(site, cloud)
-    return stale_instances(
-        site,
-        (
-            m
-            for m in site.ledger.machines()
-            if m.instance.cloud == cloud
-            and m.instance.node in again
-            and m.registered is not None
-            and m.registered <= latest
-        ),
-    )
+    old = [
+        m
+        for m in machines
+        if m.instance.cloud == cloud
+        and m.instance.node in again
+        and m.registered is not None
+        and m.registered <= latest
+    ]
+    return stale_instances(site, old) if old else []
 
 
 def _long_ago(site: Site, cloud: str) -> float:
@@ -164,6 +168,10 @@ a full disk may soon be over, and a job that starts elsewhere has to wait once m
 NOT_WHOLE = "its job cannot be had whole"
 
 
+Caps = tuple[tuple[str, int | None], ...]
+"""How many machines may boot at once, by scope; None: any number."""
+
+
 class Shortfall(Struct, frozen=True, kw_only=True):
     """The part of a request that could not be had, and why; ``spare`` more could be, but not for
     these, as they are of use together only.
@@ -190,9 +198,10 @@ def provision(
     asked for the nodes, where that is known; with ``trouble`` the cloud is not asked for offers.
     While nothing can be written down all are refused, or wait where that may soon be over.
     """
-    if site.ledger.end_only and site.now() - site.ledger.condition.since < BRIEF:
+    condition = site.ledger.condition
+    if condition.end_only and site.now() - condition.since < BRIEF:
         return tuple(nodes)
-    trouble = trouble or site.ledger.end_only
+    trouble = trouble or condition.end_only
     nodes, jobs = admit(site, cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
@@ -200,11 +209,13 @@ def provision(
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
-    if any(cap is not None for name in by_pool for _, cap in _caps(site, site.pools[name])):
+    most = site.config.cloud(cloud).max_booting
+    if most is not None or any(site.pools[name].max_booting is not None for name in by_pool):
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs)
-        shortfall, later = _provision_pool(site, request, given_up, asked, trouble)
+        caps = (f"cloud:{cloud}", most), (f"pool:{name}", request.pool.max_booting)
+        shortfall, later = _provision_pool(site, request, given_up, asked, trouble, caps)
         waiting += later
         if shortfall is not None:
             shortfalls.append(shortfall)
@@ -237,9 +248,11 @@ def _provision_pool(
     given_up: Collection[int],
     asked: float | None,
     trouble: str,
+    caps: Caps,
 ) -> tuple[Shortfall | None, tuple[str, ...]]:
     """Launch on the best offer, then the next, until all nodes have machines or none is left.
-    Returns what cannot be had, and what waits for its turn.
+    ``caps``: how many machines may boot at once, by scope. Returns what cannot be had, and what
+    waits for its turn.
     """
     offers, trouble = ((), trouble) if trouble else _offers(site, request)
     todo = _gangs_of(request, given_up)
@@ -248,12 +261,13 @@ def _provision_pool(
     tried = Refusals(site, request)
     while len(had) < len(request.nodes) and not trouble:
         # The first ranking is kept; what came of it later is told by what was tried.
-        decided, spec = _decide(site, request, todo, had, offers, told=decided is not None)
+        decided, spec = _decide(site, request, todo, had, offers, caps, told=decided is not None)
         if spec is None:
             break
         taken = _launch(site, request, spec, tried)
-        offers = _without(offers, spec.offer, len(taken))
         had |= taken
+        if taken and len(had) < len(request.nodes):
+            offers = _without(offers, spec.offer, len(taken))
     tried.tell()
     waiting, why = _waiting(site, request, decided, asked)
     coming = had.union(waiting)
@@ -283,12 +297,6 @@ def _waiting(
     )
 
 
-def _caps(site: Site, pool: Pool) -> tuple[tuple[str, int | None], ...]:
-    """How many machines may boot at once, by scope."""
-    cloud = site.config.cloud(pool.cloud)
-    return (f"cloud:{cloud.name}", cloud.max_booting), (f"pool:{pool.name}", pool.max_booting)
-
-
 def _gangs_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Gang, ...]:
     alone = request.nodes if request.pool.partial_jobs else ()
     found = gangs(request.nodes, request.job_nodes, frozenset(alone))
@@ -301,6 +309,7 @@ def _decide(
     todo: Sequence[Gang],
     had: Collection[str],
     offers: Sequence[Offer],
+    caps: Caps,
     *,
     told: bool,
 ) -> tuple[NextLaunch, LaunchSpec | None]:
@@ -312,7 +321,7 @@ def _decide(
         now = site.now()
         decided = next_launch(
             request, todo, had, offers, site.scope(request.pool), now,
-            caps=_caps(site, request.pool),
+            caps=caps,
             startable=provider.startable() if isinstance(provider, Limited) else None,
             keys=site.config.ranking,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
+from slurm_elastic.ledger import LedgerState, Machine
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_ledger import SUSPENDED, generation_order
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
@@ -46,13 +46,15 @@ def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     return [m for m in found if m.instance.node not in busy]
 
 
-def instances_of_other_clouds(site: Site, cloud: str, nodes: Collection[str]) -> list[Machine]:
+def instances_of_other_clouds(
+    machines: Iterable[Machine], cloud: str, nodes: Collection[str]
+) -> list[Machine]:
     """The nodes of these that were up on machines of other clouds, as after a pool was given to
     this one: only those can end them, if they can be read, or are configured at all.
     """
     return [
         m
-        for m in site.ledger.machines()
+        for m in machines
         if m.instance.node in nodes
         and m.instance.cloud != cloud
         and m.registered is not None
@@ -77,6 +79,7 @@ def nodes_with_capacity(
     site: Site,
     cloud: str,
     nodes: Collection[str],
+    state: LedgerState | None = None,
     *,
     long_ago: float = inf,
     request: str = "",
@@ -84,14 +87,11 @@ def nodes_with_capacity(
     """The nodes of ``cloud`` that power up and have a machine, or an open launch that may
     have made one. Other clouds' machines count only if they may still boot, where the cloud has
     left the configuration only for this very ``request``; and what registered after ``long_ago`` or
-    has jobs on it, which is left to the repair.
+    has jobs on it, which is left to the repair. ``state``: the ledger's, where it was read before.
     """
-    old = [
-        m
-        for m in instances_of_other_clouds(site, cloud, nodes)
-        if (m.registered or 0.0) <= long_ago
-    ]
-    past = stale_instances(site, old)
+    state = state or site.ledger.state()
+    foreign = instances_of_other_clouds(state.machines, cloud, nodes)
+    past = stale_instances(site, [m for m in foreign if (m.registered or 0.0) <= long_ago])
 
     def serves(machine: Machine) -> bool:
         one = machine.instance
@@ -103,9 +103,8 @@ def nodes_with_capacity(
         known = one.cloud in site.providers or (row is not None and row.request == request)
         return known and boots_still(site, machine)
 
-    machines, launches = site.ledger.current()
-    has = {m.instance.node for m in machines if m.instance.node in nodes and serves(m)}
-    for row in launches:
+    has = {m.instance.node for m in state.machines if m.instance.node in nodes and serves(m)}
+    for row in state.launches:
         others = row.cloud in site.providers and row.created > oldest_boot(site)
         if row.cloud == cloud or others or row.request == request:
             has.update(row.nodes)

@@ -12,8 +12,13 @@ from collections.abc import Iterator
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of, types_of
-from slurm_elastic.controller.budget import stop_of, stopped_by_operators
-from slurm_elastic.controller.context import of_pool, scope_of
+from slurm_elastic.controller.budget import (
+    limits_now,
+    of_pool,
+    scope_of,
+    stop_of,
+    stopped_by_operators,
+)
 from slurm_elastic.door.asks import Bar
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger
@@ -31,8 +36,9 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
     """
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     stops = stop_of(config, ledger, rules, now)
-    closed = stopped_by_operators(config, ledger, now)
-    scope, blocked = scope_of(config, ledger, now), blocked_clouds(config)
+    state, blocked = ledger.state(), blocked_clouds(config)
+    closed = stopped_by_operators(config, state.directives, now)
+    scope = scope_of(limits_now(config, ledger, now), state, blocked)
     found = []
     for pool in domain_pools(config, expand):
         request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])

@@ -59,9 +59,10 @@ class Machines(Marks):
         """
         new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
         with self._transaction("launches") as db:
-            values = ", ".join("?" * len(launch_row(new)))
+            row = launch_row(new)
+            values = ", ".join("?" * len(row))
             sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
-            if db.execute(sql, launch_row(new)).rowcount:
+            if db.execute(sql, row).rowcount:
                 return
             old = self._known(spec.generation)
             if not same_call(old, new):
