@@ -128,6 +128,7 @@ def suspend() -> Way:
         run(site)
         site.slurm.finish(1)
         while not any(kind == "suspend" for kind, *_ in site.requests):
+            site.tick()  # a round that is due is not the suspend's
             site.now += 1.0
             site.live()
         way = Way()

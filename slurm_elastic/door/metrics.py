@@ -22,7 +22,7 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.controller.settle import BUCKETS
+from slurm_elastic.controller.usage_record import BUCKETS
 from slurm_elastic.directive import limit_changes
 from slurm_elastic.door.records import read_facts
 from slurm_elastic.errors import SlurmElasticError

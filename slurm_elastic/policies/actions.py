@@ -285,7 +285,7 @@ class Hold(OnNode, frozen=True, kw_only=True):
 class NoteDrain(Action, frozen=True, kw_only=True):
     """Write down the begin or the end of a span in which a node takes no jobs."""
 
-    kind: ClassVar[str] = "drain"
+    kind: ClassVar[str] = "note-drain"
     span: Drained
 
     @property

@@ -25,7 +25,7 @@ JOB = SlurmJob(
 
 @pytest.fixture
 def site(world: World) -> Site:
-    return Site.of(world.config, world.slurm, world.ledger, {}, lambda: world.now)
+    return Site.of(world.config, world.slurm, world.ledger, world.clouds, lambda: world.now)
 
 
 def ended(job: SlurmJob, end: float) -> SlurmJob:

@@ -25,7 +25,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Metrics
-from slurm_elastic.controller.settle import BUCKETS, LAG, CallTimes, observe, settle
+from slurm_elastic.controller.usage_record import BUCKETS, LAG, CallTimes, observe, settle
 from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
 from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError

@@ -23,6 +23,7 @@ KINDS = {
     "give-back": "by_node bulk",
     "hold": "bulk",
     "launch": "patient by_node bulk",
+    "note-drain": "bulk",
     "note-read": "bulk",
     "power-down": "by_node bulk",
     "power-down-asap": "by_node bulk",
