@@ -16,6 +16,12 @@ ENDED = frozenset(
 )  # fmt: skip
 """States that a job ends in; one that is requeued from such a state is PENDING beside it."""
 
+HOLDS_ITSELF = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""States beside PENDING of a job that Slurm has requeued and held by itself as its script ended: by
+``--requeue=expedite`` without a failed epilog (25.11 and later), and by RequeueExitHold. Its reason
+is JobHeldUser, like a user's hold; ``scontrol requeuehold`` leaves PENDING alone (measured).
+"""
+
 REQUEUE_HOLD = 130.0
 """Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
 
@@ -139,9 +145,18 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
             return self.eligible
         return self.start
 
+    @property
+    def is_held_by_slurm(self) -> bool:
+        """Whether Slurm holds it since its script has ended, and nobody has put a hold on it."""
+        return bool(self.states & HOLDS_ITSELF) and self.reason != "JobHeldAdmin"
+
     def is_requeue_hold(self, now: float) -> bool:
         """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
-        return self.restarts > 0 and now < self.begin <= now + REQUEUE_HOLD
+        return (
+            self.restarts > 0
+            and now < self.begin <= now + REQUEUE_HOLD
+            and not self.is_held_by_slurm
+        )
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.doctor import environment
 from slurm_elastic.doctor.environment import of_the_services, parse
 from slurm_elastic.model import Level
 
@@ -46,6 +47,17 @@ def test_without_the_file_the_home_is_named_where_credentials_are_looked_for(tmp
         pass
     assert finding.level is Level.OK
     assert pwd.getpwnam("nobody").pw_dir in finding.found
+
+
+def test_a_home_that_is_not_there_is_told_with_the_remedy(tmp_path: Path, monkeypatch):
+    """As that of Debian's slurm."""
+    monkeypatch.setattr(environment, "_directory", lambda _user: "/nonexistent")
+    file = tmp_path / "slurm-elastic"
+    with of_the_services("slurm", file) as finding:
+        assert os.environ["HOME"] == "/nonexistent" or os.geteuid() != 0
+    assert finding.found.endswith(
+        f"home of slurm (/nonexistent), which is not there: {file} has to say where they are"
+    )
 
 
 def test_a_file_that_cannot_be_read_is_a_note_that_says_as_whom_to_run(tmp_path: Path):

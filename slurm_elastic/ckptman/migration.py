@@ -517,8 +517,11 @@ def _helped(site: Site, move: Migration) -> Migration:
 def _is_slurms_hold(job: SlurmJob) -> bool:
     """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
     JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
-    reason is JobHeldAdmin then (both measured).
+    reason is JobHeldAdmin then (both measured). A run that we stopped, and that Slurm itself
+    requeued for its exit code, is held by its own rule.
     """
+    if job.is_held_by_slurm:
+        return True
     if job.reason == "JobHeldAdmin":
         return False
     words = (job.reason.replace("_", " "), job.description.replace("_", " "))

@@ -26,11 +26,13 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whom slurm-elasticd answers what ``status`` and ``explain`` ask: members of the Unix groups
-    ``operators`` see everything, others what slurm.conf's PrivateData lets them. ``socket`` is
-    where they ask.
+    ``operators`` see everything and may act (pause, limit, drain and so on), those of ``viewers``
+    see everything and change nothing, others see what slurm.conf's PrivateData lets them.
+    ``socket`` is where they ask.
     """
 
     operators: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = ()
     socket: str | None = None
 
 

@@ -37,7 +37,10 @@ def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
     try:
         found = parse(file.read_text())
     except FileNotFoundError:
-        told = f"no {file}: credentials are looked for in the home of {user} ({_directory(user)})"
+        home = _directory(user)
+        told = f"no {file}: credentials are looked for in the home of {user} ({home})"
+        if not Path(home).is_dir():
+            told += f", which is not there: {file} has to say where they are"
         return {}, Finding(what=WHAT, level=Level.OK, found=told)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)

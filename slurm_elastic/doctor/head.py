@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
 import pwd
 import shutil
@@ -99,6 +100,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     yield from daemon(config, now)
     yield from checkpoints(config, now)
     yield from _users(config)
+    yield from _rights(config)
 
 
 def _users(config: Config) -> Iterator[Finding]:
@@ -117,6 +119,29 @@ def _users(config: Config) -> Iterator[Finding]:
             )
         else:
             yield Finding(what="users", level=Level.OK, found=f"answered at {config.read_socket}")
+
+
+_RIGHTS = {
+    "operators": "see everything, and may pause, limit, drain, replace, migrate and resume",
+    "viewers": "see everything, and change nothing",
+}
+
+
+def _rights(config: Config) -> Iterator[Finding]:
+    """Whom the configuration gives more than other users have; nothing where it names nobody."""
+    named = {"operators": config.users.operators, "viewers": config.users.viewers}
+    for key, groups in named.items():
+        for group in groups:
+            try:
+                grp.getgrnam(group)
+            except KeyError:
+                yield Finding(
+                    what=f"users.{key}", level=Level.WRONG, found=f"this host has no group {group}",
+                    advice="its members get nothing of it: correct the name, or make the group",
+                )  # fmt: skip
+        if groups:
+            found = f"members of {', '.join(groups)} {_RIGHTS[key]}"
+            yield Finding(what=f"users.{key}", level=Level.OK, found=found)
 
 
 def _name(uid: int) -> str:

@@ -94,7 +94,13 @@ class Answers:
             lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
         )
         self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
-        self._operators: Kept[frozenset[int]] = Kept(self._read_operators, SETTINGS_FRESH)
+        users = config.users
+        self._operators: Kept[frozenset[int]] = Kept(
+            lambda: _groups("operators", users.operators), SETTINGS_FRESH
+        )
+        self._viewers: Kept[frozenset[int]] = Kept(
+            lambda: _groups("viewers", users.viewers), SETTINGS_FRESH
+        )
         self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
@@ -152,8 +158,8 @@ class Answers:
         return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())
 
     def _viewer(self, peer: Peer) -> Viewer | None:
-        """None for an operator."""
-        if self._is_operator(peer):
+        """None for who sees everything."""
+        if self._is_operator(peer) or not peer.groups.isdisjoint(self._viewers.get()):
             return None
         hidden = self._hidden.get()
         jobs = self._jobs.get() if not hidden.isdisjoint((JOBS, NODES)) else ()
@@ -168,15 +174,6 @@ class Answers:
             return HIDING
         return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
 
-    def _read_operators(self) -> frozenset[int]:
-        found = set()
-        for name in self._config.users.operators:
-            try:
-                found.add(grp.getgrnam(name).gr_gid)
-            except KeyError:
-                log.warning("users.operators: this host has no group %s", name)
-        return frozenset(found)
-
     def _read_jobs(self) -> Sequence[SlurmJob]:
         """Nobody's, where Slurm does not say whose they are."""
         try:
@@ -184,6 +181,17 @@ class Answers:
         except SlurmError as error:
             log.warning("owners of jobs are not known, users see none: %s", error)
             return ()
+
+
+def _groups(key: str, names: Sequence[str]) -> frozenset[int]:
+    """The groups that ``users.KEY`` names, as far as this host knows them."""
+    found = set()
+    for name in names:
+        try:
+            found.add(grp.getgrnam(name).gr_gid)
+        except KeyError:
+            log.warning("users.%s: this host has no group %s", key, name)
+    return frozenset(found)
 
 
 def refused(sentence: str) -> bytes:

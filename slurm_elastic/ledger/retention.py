@@ -31,9 +31,9 @@ LAUNCHES_KEPT = KEPT
 """Seconds since its last machine ended for which a launch is kept: as long as a budget counts."""
 MACHINES_KEPT = 400 * 86400.0
 """Seconds since its end for which a machine is kept: a year's account and a month to ask for it."""
-MOST_RUNS = 2_000_000
-"""Runs of jobs that are kept at most, the last ones: some 300 MB. What machines of before have cost
-is then unused in ``cost``.
+MOST_RUNS = 5_000_000
+"""Runs of jobs that are kept at most, the last ones: some 750 MB, of 12,500 jobs a day for
+``MACHINES_KEPT``. What machines of before have cost is then unused in ``cost``.
 """
 PART = 500
 """Launches of one transaction, as others wait for it."""

@@ -151,7 +151,7 @@ def is_kept(job: SlurmJob, at: float) -> bool:
     """Whether something else than machines keeps the job; a begin time's reason outlives it."""
     if job.reason == "BeginTime":
         return job.start > at
-    return job.reason.startswith(_KEPT)
+    return job.is_held_by_slurm or job.reason.startswith(_KEPT)
 
 
 def told_by_slurm(job: SlurmJob) -> str:
@@ -159,6 +159,11 @@ def told_by_slurm(job: SlurmJob) -> str:
     reason = job.reason
     if reason in ("", "None"):
         return "slurmctld has not looked at it yet"
+    if job.is_held_by_slurm:
+        return (
+            f"Slurm holds it since its script ended with {job.exit_code or 'an error'}"
+            " (--requeue=expedite or RequeueExitHold); scontrol release starts it again"
+        )
     key = max((k for k in _WORDS if reason.startswith(k)), key=len, default=None)
     words = f"{reason}: {_WORDS[key]}" if key else f"{reason} (squeue(1), JOB REASON CODES)"
     return f"{words} ({job.description})" if job.description else words

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, defstruct
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.model_slurm import ENDED, Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import ENDED, HOLDS_ITSELF, Reservation, SlurmJob, SlurmNode
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
 
@@ -124,6 +124,14 @@ def states(*values: object) -> frozenset[str]:
     return _states(tuple(words))
 
 
+def job_states(value: object) -> frozenset[str]:
+    """The same of a job: 22.05 has one word for each, and a job that it has requeued and holds is
+    pending.
+    """
+    found = states(value)
+    return found | {"PENDING"} if found and found <= HOLDS_ITSELF else found
+
+
 @functools.lru_cache(maxsize=1024)
 def _states(words: tuple[str, ...]) -> frozenset[str]:
     """Few of them are in tens of thousands of records."""
@@ -166,7 +174,7 @@ def node(raw: RawNode) -> SlurmNode:
 
 def job(raw: RawJob) -> SlurmJob:
     """A job of either form. Texts that thousands of jobs share are there once."""
-    found = states(raw.job_state)
+    found = job_states(raw.job_state)
     nodes, required = raw.nodes or "", raw.required_nodes or ""
     excluded = raw.excluded_nodes or ""
     task, minutes = number(raw.array_task_id), number(raw.time_limit)

@@ -133,6 +133,8 @@ def copy_text(lines: Sequence[Line]) -> str:
 
 
 def _kept(line: Line) -> str:
+    if line.entries[0].key == "poweraction":  # a program of the site (26.05)
+        return ""
     if line.is_record:
         return _escaped(line.text)
     kept = [entry for entry in line.entries if not _REPLACED.fullmatch(entry.key)]

@@ -381,6 +381,10 @@ def _suspends_static(site: Site) -> Iterator[str]:
         yield _suspend_sentence("SuspendTime", entry)
     for partition in site.partitions:
         yield from _suspends_partition(partition)
+    for node in site.nodes:  # from 26.05 on
+        entry = node.values.get("suspendtime")
+        if entry is not None and entry.value.lower() not in FOREVER:
+            yield _suspend_sentence(f"SuspendTime of node {node.names[0]}", entry)
 
 
 def _suspends_partition(partition: Record) -> Iterator[str]:

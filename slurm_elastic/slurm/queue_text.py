@@ -14,7 +14,7 @@ from sys import intern
 
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.slurm.answers import array_tasks, partitions, states
+from slurm_elastic.slurm.answers import array_tasks, job_states, partitions
 
 FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
@@ -72,7 +72,7 @@ def _job(
     limit: str, priority: str, features: str, qos: str, reservation: str,
     node_cpus: str, memory: str, end: str, allocated: str, job_wants: str, *wants: str,
 ) -> SlurmJob:  # fmt: skip
-    code, found = _whole(exit_code, 0), states(state)
+    code, found = _whole(exit_code, 0), job_states(state)
     return SlurmJob(
         id=int(number),
         states=found,

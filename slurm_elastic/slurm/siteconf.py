@@ -18,7 +18,9 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import HostlistError, expand
 
-RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
+RECORDS = frozenset(
+    {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction"}
+)
 """Keys whose line is one record: what follows belongs to it."""
 
 _MAX_DEPTH = 8

@@ -253,9 +253,21 @@ def test_a_requeued_job_that_slurm_holds_is_freed(
     assert world.slurm.calls["release"] == 1
 
 
+def test_a_requeued_job_that_slurm_holds_for_its_exit_is_freed(world: CkptWorld) -> None:
+    """``--requeue=expedite`` of 25.11 and later: requeued and held where no epilog failed."""
+    requeued(world)
+    held = "job requeued in held state"
+    world.slurm.set_job(
+        7, "PENDING", "REQUEUE_HOLD", reason="JobHeldUser", description=held, start=0.0
+    )
+    world.until(lambda: "ckpt-freed" in world.told(7))
+    assert world.slurm.calls["release"] == 1
+
+
 @pytest.mark.parametrize(
     ("reason", "description", "told"),
     [
+        ("JobHeldUser", "job requeued in held state", 0),  # by scontrol requeuehold
         ("JobHeldAdmin", "", 1),
         ("JobHeldAdmin", LAUNCH_FAILED, 1),
         ("JobHoldMaxRequeue", "", 1),

@@ -18,6 +18,7 @@ from rich.console import Console
 from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.access import Users
 from slurm_elastic.doctor import clouds, head
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
@@ -347,6 +348,25 @@ def test_a_daemon_that_takes_nobody_from_its_queue_does_not_keep_doctor(
     config.read_socket.unlink()
     assert found["users"].level is Level.NOTE
     assert "nobody answers them" in found["users"].found
+
+
+def test_who_may_act_and_who_may_only_see_is_told(config: Config, ledger: Ledger) -> None:
+    users = Users(operators=("root",), viewers=("sudo", "no-such-group"))
+    found = [
+        (f.what, f.level, f.found)
+        for f in head.memory(msgspec.structs.replace(config, users=users), T0)
+        if f.what.startswith("users.")
+    ]
+    may = "see everything, and may pause, limit, drain, replace, migrate and resume"
+    assert found == [
+        ("users.operators", Level.OK, f"members of root {may}"),
+        ("users.viewers", Level.WRONG, "this host has no group no-such-group"),
+        (
+            "users.viewers",
+            Level.OK,
+            "members of sudo, no-such-group see everything, and change nothing",
+        ),
+    ]
 
 
 def notes(config: Config, slurm: FakeSlurm) -> list[tuple[Level, str, str]]:

@@ -270,6 +270,19 @@ def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
     return host.told({"ask": "facts"}, groups=(100, GROUP))
 
 
+def test_viewers_see_all_and_change_nothing(host: Host) -> None:
+    host.private("jobs", "nodes", "usage")
+    group = grp.getgrnam("sudo").gr_gid
+    host.file.write_text(f"{YAML.format(root=host.root)}users: {{viewers: [sudo]}}\n")
+    told = host.told({"ask": "facts"}, groups=(100, group)).facts
+    assert told is not None
+    assert told.private == ()
+    assert len(told.machines) == len(read_facts(host.config, NOW).machines)
+    said = host.told(PAUSE, groups=[group]).error
+    assert said == "this is for root, root and members of groups in users.operators (none)"
+    assert host.ledger.directives() == ()
+
+
 def test_without_an_answer_of_slurms_private_jobs_are_nobodys(host: Host) -> None:
     host.private("jobs")
     host.slurm.broken = SlurmError(("squeue",), None, "no answer in 5 s")

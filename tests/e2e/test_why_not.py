@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SubmissionSite]:
-    with running_site(enforce="NO") as made:
+    with running_site(enforce="NO", extra="RequeueExitHold=3") as made:
         config = submissions_config(made)
         allowed = Who(accounts=("physics",), max_time=24 * 3600.0)
         made.install(replace(config, clouds=tuple(replace(c, who=allowed) for c in config.clouds)))
@@ -72,6 +72,20 @@ def test_each_job_is_told_what_is_in_its_way(site: SubmissionSite) -> None:
     assert told["op"].startswith("size: the job asks for 9 nodes, and 2 such can be up together")
     told = explained(site, later)
     assert set(told.values()) == {"kept: Dependency: it waits for the jobs that it depends on"}
+
+
+def test_a_hold_that_slurm_put_is_not_called_its_users(site: SubmissionSite) -> None:
+    """22.05 has one word for such a job's state, SPECIAL_EXIT."""
+    site.run("scancel", "--user=root")
+    command = ("sbatch", "--parsable", "-o", "/dev/null", "-A", "physics", "--wrap", "exit 3")
+    job = site.run(*command).out.strip()
+    shown = ("squeue", "-h", "-j", job, "-o", "%T")
+    wait_for("Slurm to hold it", lambda: site.run(*shown).out.strip() == "SPECIAL_EXIT")
+    told = explained(site, job)
+    assert told
+    words = "Slurm holds it since its script ended with 3"
+    assert all(words in why for why in told.values()), told
+    site.run("scancel", job)
 
 
 def test_a_user_is_told_through_the_read_door(site: SubmissionSite) -> None:

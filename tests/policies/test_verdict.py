@@ -116,6 +116,13 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (changed(reason="BeginTime", start=2000.0), "kept", "its begin time has not come"),
         (changed(reason="JobHeldUser"), "kept", "held by its user"),
         (
+            changed(
+                reason="JobHeldUser", states=frozenset({"PENDING", "REQUEUE_HOLD"}), exit_code=3
+            ),
+            "kept",
+            "Slurm holds it since its script ended with 3 (--requeue=expedite or RequeueExitHold)",
+        ),
+        (
             JOB, "slurm",
             "Slurm has not asked for a machine yet: Priority: jobs with a higher priority",
         ),

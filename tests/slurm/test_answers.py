@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, ill, is_drained, phase
 from slurm_elastic.slurm import answers
 
 
@@ -154,7 +154,7 @@ def test_what_a_growth_policy_needs_of_a_job() -> None:
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm-26.05.json"
-"""Two jobs and two nodes as squeue and scontrol of 26.05.5 wrote them."""
+"""Jobs and nodes as squeue and scontrol of 26.05.5 wrote them."""
 
 
 class Recorded(msgspec.Struct):
@@ -165,12 +165,44 @@ class Recorded(msgspec.Struct):
 def test_a_recording_of_26_05_is_read_with_all_that_is_new_in_it() -> None:
     """A node's own SuspendTime, its instance, flags of jobs: what we do not ask for disturbs nothing."""
     found = msgspec.json.decode(RECORDED.read_bytes(), type=Recorded)
-    first, second = (answers.node(raw) for raw in found.nodes)
+    first, second, *_ = (answers.node(raw) for raw in found.nodes)
     assert (first.name, first.states, first.memory) == ("n1", {"MIXED", "CLOUD"}, 1000)
     assert (second.states, second.reason) == ({"IDLE", "CLOUD", "DRAIN"}, "test drain")
-    running, waiting = (answers.job(raw) for raw in found.jobs)
+    running, waiting, *_ = (answers.job(raw) for raw in found.jobs)
     assert (running.id, running.states, running.node_count) == (5, {"RUNNING"}, 2)
     assert (waiting.states, waiting.reason) == ({"PENDING"}, "BeginTime")
+
+
+def test_a_hold_of_slurms_own_is_no_users_hold() -> None:
+    """Both have the reason JobHeldUser: a script that failed with --requeue=expedite, and
+    ``scontrol requeuehold``.
+    """
+    found = msgspec.json.decode(RECORDED.read_bytes(), type=Recorded)
+    *_, expedited, requeued = (answers.job(raw) for raw in found.jobs)
+    assert expedited.reason == requeued.reason == "JobHeldUser"
+    assert (expedited.is_held_by_slurm, expedited.exit_code) == (True, 3)
+    assert not requeued.is_held_by_slurm
+    assert not expedited.has_ended
+    by_admin = msgspec.structs.replace(expedited, reason="JobHeldAdmin")
+    assert not by_admin.is_held_by_slurm
+
+
+def test_one_word_for_a_job_that_slurm_holds_means_that_it_is_pending() -> None:
+    assert answers.job_states("REQUEUE_HOLD") == {"PENDING", "REQUEUE_HOLD"}
+    assert answers.job_states("SPECIAL_EXIT") == {"PENDING", "SPECIAL_EXIT"}
+    assert answers.job_states(["PENDING", "REQUEUE_HOLD"]) == {"PENDING", "REQUEUE_HOLD"}
+    assert answers.job_states("RUNNING") == {"RUNNING"}
+
+
+def test_the_reason_of_a_power_command_is_no_drain_and_no_illness() -> None:
+    """``scontrol power down asap`` drains until the node has powered down, as ever."""
+    found = msgspec.json.decode(RECORDED.read_bytes(), type=Recorded)
+    *_, down, asap = (answers.node(raw) for raw in found.nodes)
+    assert (down.reason, phase(down)) == ("and again", Phase.POWERING_DOWN)
+    assert not is_drained(down)
+    assert ill(down, "slurm") is None
+    assert (asap.reason, phase(asap)) == ("slurm-elastic:release", Phase.POWERING_DOWN)
+    assert ill(asap, "slurm") is None
 
 
 def test_states_of_releases_to_come_are_kept_and_mean_nothing_yet() -> None:

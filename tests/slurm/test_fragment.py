@@ -176,6 +176,13 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
                 " would power down the site's own nodes, so it must be INFINITE or absent"
             ),
         ),
+        (
+            "NodeName=n[1-2] SuspendTime=60",
+            (
+                "{}:3: SuspendTime of node n1 is 60; with slurm-elastic's SuspendProgram it would power"
+                " down the site's own nodes, so it must be INFINITE or absent"
+            ),
+        ),
         ("NodeName=pub3", "{}:3: node pub3 is the site's own; pool spot names it too"),
         ("PartitionName=aws", "{}:3: aws is the site's own; cloud aws uses it too"),
         ("NodeSet=onprem Nodes=x", "{}:3: onprem is the site's own; cloud onprem uses it too"),
@@ -231,6 +238,8 @@ def test_a_conflict_names_file_line_and_both_values(
         "ResumeRate=0",
         "ResumeProgram=/usr/local/libexec/slurm-elastic/slurm-elastic-resume",
         "PartitionName=a SuspendTime=INFINITE PowerDownOnIdle=NO",
+        "NodeName=n1 SuspendTime=INFINITE",
+        "PowerAction=wake Program=/opt/wake Location=slurmctld",
         "MaxNodeCount=12",
         "ClusterName=SMALL",
         "NodeName=n1 NodeHostname=localhost",
