@@ -1,25 +1,22 @@
-"""``slurm-elastic key``: a new munge key for the head and all living machines."""
+"""``slurm-elastic key``: a new secret for the head and all living machines."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Sequence
+import time
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
+from slurm_elastic.cli import key_machines, key_slurm
+from slurm_elastic.cli.directing import duration
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger, Machine
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.key_rotation import Result, Rotation
+    from slurm_elastic.controller.key_rotation import Rotation
 
 WORDS = """\
 munged has one key at a time: from the head's change to the last machine's, Slurm's messages
@@ -30,33 +27,43 @@ that."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``key`` and its action."""
+    """Register ``key`` and its actions."""
     parser = subparsers.add_parser(
         "key",
-        description="Change the munge key. See docs/keys.md.",
+        description="Change the munge key, or the keys of auth/slurm. See docs/keys.md.",
         epilog=examples("slurm-elastic key rotate --dry-run"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_rotate(actions)
+    key_slurm.add(actions)
+
+
+def _add_rotate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     rotate = actions.add_parser(
         "rotate",
-        help="bring a new munge key to all living machines, then change it everywhere",
-        description="Lay a new munge key beside the old one on every living machine; where that "
-        "worked everywhere, change it on the head and on the machines, and in the copy that new "
-        "machines get. Where a machine cannot change, all go back to the old one. Run it as root. "
-        + " ".join(WORDS.split()),
+        help="bring a new key to all living machines, then change it everywhere",
+        description="Lay a new key beside the old one on every living machine; where that "
+        "worked everywhere, change it on the head and on the machines, and in the file that new "
+        "machines get theirs from. Where a machine cannot change, all go back to the old one. Run "
+        "it as root. With join.ssh.munge_key: "
+        + " ".join(WORDS.split())
+        + " With join.ssh.slurm_keys: "
+        + " ".join(key_slurm.WORDS.split()),
         epilog=examples("slurm-elastic key rotate --dry-run", "slurm-elastic key rotate"),
     )
     rotate.add_argument(
-        "--key", metavar="FILE", help="take this key (32 to 1024 bytes) and not a fresh one"
-    )
+        "--key", metavar="FILE",
+        help="munge: take this key (32 to 1024 bytes) and not a fresh one",
+    )  # fmt: skip
     rotate.add_argument(
         "--head-command", metavar="COMMAND",
         help="change the head by this, {key} being the new key's file (default: install it as "
-        "/etc/munge/munge.key and restart munge.service)",
+        "/etc/munge/munge.key and restart munge.service; auth/slurm: reload slurmctld.service)",
     )  # fmt: skip
     rotate.add_argument(
         "--restart", metavar="COMMAND",
-        help="restart munged on a machine by this (default: systemctl restart munge.service)",
+        help="have a machine use it by this (default: systemctl restart munge.service; auth/slurm: "
+        "systemctl reload slurmd.service)",
     )  # fmt: skip
     rotate.add_argument(
         "--without-unreachable", action="store_true",
@@ -66,6 +73,19 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--dry-run", action="store_true",
         help="say which machines would change; lay nothing there",
     )  # fmt: skip
+    rotate.add_argument(
+        "--expires", metavar="TIME", type=duration,
+        help="auth/slurm: the new keys end then (default: 90d)",
+    )  # fmt: skip
+    rotate.add_argument(
+        "--overlap", metavar="TIME", type=duration,
+        help="auth/slurm: the old keys end then (default: 1d)",
+    )  # fmt: skip
+    rotate.add_argument(
+        "--revoke",
+        action="store_true",
+        help="auth/slurm: the old keys end now, as soon as all machines have the new ones",
+    )
     rotate.set_defaults(run=run)
 
 
@@ -75,64 +95,50 @@ def run(args: argparse.Namespace) -> int:
     ssh = config.join.ssh
     if ssh is None:
         raise ConfigError("join.ssh: found none; without it no machine gets its key from us")
-    keys = _module()
-    rotation = _living(config, ssh, args.restart)
+    _refuse(args, ssh)
+    keys = key_machines.module()
+    usual = key_slurm.RELOAD if ssh.slurm_keys else keys.RESTART
+    rotation = key_machines.living(config, ssh, args.restart or usual)
     nodes = [machine.instance.node for machine in rotation.machines]
-    print(f"{len(nodes)} machine(s) have the key from us{': ' if nodes else ''}{_few(nodes)}")
+    print(
+        f"{len(nodes)} machine(s) have the key from us"
+        f"{': ' if nodes else ''}{key_machines.few(nodes)}"
+    )
     if args.dry_run:
-        print(WORDS)
+        print(key_slurm.WORDS if ssh.slurm_keys else WORDS)
         return 0
+    if ssh.slurm_keys:
+        return key_slurm.rotate(config, ssh, rotation, args, time.time())
+    return _rotate_munge(config, ssh, rotation, args)
+
+
+def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
+    """ConfigError for an option of the other kind of key."""
+    others = ("key",) if ssh.slurm_keys else ("expires", "overlap", "revoke")
+    for name in others:
+        if getattr(args, name):
+            has = "slurm_keys" if ssh.slurm_keys else "munge_key"
+            raise ConfigError(f"--{name}: found it with join.ssh.{has}, expected it without")
+
+
+def _rotate_munge(config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace) -> int:
+    keys = key_machines.module()
     text = keys.new_key(args.key)
-    left = _lay(rotation, text, lose=args.without_unreachable)
+    left = key_machines.lay(rotation, lambda _: text, lose=args.without_unreachable)
     _change(rotation, ssh, text, args.head_command or keys.HEAD, lose=args.without_unreachable)
     # A machine that came meanwhile may have got the key of before.
-    late = _living(config, ssh, args.restart, rotation.machines)
-    late.stage(text)
-    _told("started meanwhile, not changed", keys.failed(late.change()))
-    print(f"changed: the head, {ssh.munge_key}, {len(nodes) - left} machine(s)")
+    late = key_machines.living(config, ssh, args.restart or keys.RESTART, rotation.machines)
+    late.stage(lambda _: text)
+    key_machines.told("started meanwhile, not changed", keys.failed(late.change()))
+    print(f"changed: the head, {ssh.secret}, {len(rotation.machines) - left} machine(s)")
     print("the keys of before are beside the new ones (.before); remove them when all is well:")
     print("  scontrol ping && sinfo -R      # nodes answer, none is down for it")
     return 0
 
 
-def _module() -> ModuleType:
-    try:
-        from slurm_elastic.controller import key_rotation
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"
-        ) from error
-    return key_rotation
-
-
-def _living(
-    config: Config, ssh: Ssh, restart: str | None, without: Sequence[Machine] = ()
-) -> Rotation:
-    keys = _module()
-    known = {(m.instance.cloud, m.instance.id) for m in without}
-    with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-        found = ledger.machines()
-    others = [m for m in found if (m.instance.cloud, m.instance.id) not in known]
-    rotation: Rotation = keys.Rotation(config, ssh, others, restart=restart or keys.RESTART)
-    return rotation
-
-
-def _lay(rotation: Rotation, text: bytes, *, lose: bool) -> int:
-    """Lay the key everywhere; how many machines were not reached, where those may be lost."""
-    absent = _module().failed(rotation.stage(text))
-    _told("not laid there", absent)
-    if absent and not lose:
-        rotation.unstage()
-        raise SlurmElasticError(
-            f"{len(absent)} machine(s) cannot be reached, nothing is changed: end them, wait for "
-            "them, or add --without-unreachable"
-        )
-    return len(absent)
-
-
 def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool) -> None:
     """The head first, then the machines; where one fails, unless some may be lost, all go back."""
-    keys = _module()
+    keys = key_machines.module()
     keys.put_copy(ssh, text)
     try:
         keys.on_head(head, ssh)
@@ -141,19 +147,9 @@ def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool)
         rotation.unstage()
         raise SlurmElasticError(f"the head keeps its key, nothing is changed: {error}") from None
     wrong = keys.failed(rotation.change())
-    _told("not changed", wrong)
+    key_machines.told("not changed", wrong)
     if wrong and not lose:
         keys.put_back(ssh)
         keys.on_head(head, ssh)
         rotation.back()
         raise SlurmElasticError(f"{len(wrong)} machine(s) cannot change: all went back")
-
-
-def _told(what: str, wrong: Sequence[Result]) -> None:
-    for one in wrong:
-        print(visible(f"{one.node}: {what}: {one.wrong}"), file=sys.stderr)
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:8])
-    return f"{shown}, ..." if len(names) > 8 else shown

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "write the first configuration, from slurm.conf and the clouds that can be reached",
     "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
-    "key": "change the munge key on the head and all living machines",
+    "key": "change the munge key, or the keys of auth/slurm, on head and machines",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "offers": "show what would be bought now, for how much, and what is rejected why",
     "try": "start one machine as a job would, follow every step, end it: what works, what broke",

@@ -228,7 +228,7 @@ def _paths(draft: Draft) -> None:
                 place = (*at, "hosts", host, key)
                 _path(draft, place, draft.value(place, str))
     _path(draft, ("join", "template"), draft.value(("join", "template"), str))
-    for key in ("key", "munge_key", "target"):
+    for key in ("key", "munge_key", "slurm_keys", "target"):
         _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))
 
 

@@ -13,21 +13,35 @@ CONSOLE = "console"
 
 
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The munge key is brought to each machine by SSH, as ``user`` with the private ``key``.
+    """Slurm's secret is brought to each machine by SSH, as ``user`` with the private ``key``.
 
-    ``munge_key`` is the copy of the key that SlurmUser may read. ``host_key`` is ``console``, or
-    the public key (``ssh-ed25519 AAAA...``) that all machines have from their image. ``timeout`` is
-    for one try at one machine, ``at_once`` how many are served at a time.
+    It is either ``munge_key``, the copy of the munge key that SlurmUser may read, or
+    ``slurm_keys``, the head's slurm.jwks of auth/slurm, of which each cloud's machines get theirs.
+    ``host_key`` is ``console``, or the public key (``ssh-ed25519 AAAA...``) that all machines have
+    from their image. ``timeout`` is for one try at one machine, ``at_once`` how many are served at
+    a time.
     """
 
     key: str
-    munge_key: str
+    munge_key: str | None = None
+    slurm_keys: str | None = None
     user: str = "root"
     port: Port = 22
     host_key: str = CONSOLE
-    target: str = "/etc/munge/munge.key"
+    target: str | None = None
     timeout: Seconds = 20.0
     at_once: Annotated[int, Meta(ge=1, le=100)] = 10
+
+    @property
+    def secret(self) -> str:
+        """The file that is brought, or that what is brought is taken from."""
+        return self.slurm_keys or self.munge_key or ""
+
+    @property
+    def place(self) -> str:
+        """Where it goes on the machine."""
+        usual = "/etc/slurm/slurm.jwks" if self.slurm_keys else "/etc/munge/munge.key"
+        return self.target or usual
 
 
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -411,6 +411,10 @@ def _heartbeat(draft: Draft, join: Join) -> None:
 
 def _ssh(draft: Draft, ssh: Ssh) -> None:
     at: KeyPath = ("join", "ssh")
+    if (ssh.munge_key is None) == (ssh.slurm_keys is None):
+        found = "neither munge_key nor slurm_keys" if ssh.munge_key is None else "both"
+        expected = "munge_key, or with auth/slurm slurm_keys"
+        draft.problems.add(at, found, expected)
     if not _USER.fullmatch(ssh.user):
         draft.problems.add((*at, "user"), shown(ssh.user), "a user name")
     if ssh.host_key != CONSOLE and not _HOST_KEY.fullmatch(ssh.host_key):

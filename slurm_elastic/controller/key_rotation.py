@@ -1,4 +1,4 @@
-"""A new munge key for the head and all living machines, without a machine that is left behind.
+"""A new secret for the head and all living machines, without a machine that is left behind.
 
 munged knows one key at a time, so there is a moment in which some have the old one and some the
 new: Slurm's messages between them fail then and are sent again. First the new key is laid beside
@@ -20,16 +20,14 @@ from msgspec import Struct
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
+from slurm_elastic.controller.join_secret import owner_of, read_munge_key, require_private
 from slurm_elastic.controller.munge_keys import (
-    OWNER,
     KnownHosts,
     PushError,
     Target,
     host_key,
     ordered,
     read_private_key,
-    read_secret,
-    require_private,
     takes_key,
 )
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -64,6 +62,10 @@ mv -f {target}{before} {target}
 """
 
 
+Order = Callable[[Machine, Target], tuple[str, bytes]]
+"""The script for a machine, and what it reads."""
+
+
 class Result(Struct, frozen=True):
     """A machine and what went wrong there; empty where nothing did."""
 
@@ -75,10 +77,9 @@ class Rotation:
     """One change of keys. ``machines`` are those of the ledger that live."""
 
     def __init__(
-        self, config: Config, ssh: Ssh, machines: Iterable[Machine], *, owner: str = OWNER,
-        restart: str = RESTART,
+        self, config: Config, ssh: Ssh, machines: Iterable[Machine], *, restart: str = RESTART,
     ) -> None:  # fmt: skip
-        self._ssh, self._owner, self._restart = ssh, owner, restart
+        self._ssh, self._restart = ssh, restart
         self._ours = read_private_key(ssh.key)
         self._known = KnownHosts(config.state / "known_hosts")
         self._fixed = () if ssh.host_key == "console" else (host_key(ssh.host_key),)
@@ -88,10 +89,11 @@ class Rotation:
             if m.ended is None and m.instance.address and takes_key(config, m.instance.cloud)
         )
 
-    def stage(self, text: bytes) -> list[Result]:
-        """Lay the new key beside the old one on every machine: nothing uses it yet."""
+    def stage(self, text_for: Callable[[str], bytes]) -> list[Result]:
+        """Lay the new key of its cloud beside the old one on every machine: nothing uses it yet."""
 
-        def one(target: Target) -> tuple[str, bytes]:
+        def one(machine: Machine, target: Target) -> tuple[str, bytes]:
+            text = text_for(machine.instance.cloud)
             script = _STAGE.format(
                 target=shlex.quote(target.path), next=NEXT, size=len(text),
                 owner=shlex.quote(target.owner),
@@ -102,36 +104,36 @@ class Rotation:
 
     def unstage(self) -> list[Result]:
         """Take it away again."""
-        return self._everywhere(lambda t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
+        return self._everywhere(lambda _, t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
 
     def change(self) -> list[Result]:
         """Have every machine use the new key, and keep the old one beside it."""
-        return self._everywhere(lambda t: (self._scripted(_CHANGE, t), b""))
+        return self._everywhere(lambda _, t: (self._scripted(_CHANGE, t), b""))
 
     def back(self) -> list[Result]:
         """Have every machine use the one of before."""
-        return self._everywhere(lambda t: (self._scripted(_BACK, t), b""))
+        return self._everywhere(lambda _, t: (self._scripted(_BACK, t), b""))
 
     def _scripted(self, script: str, target: Target) -> str:
         return script.format(
             target=shlex.quote(target.path), next=NEXT, before=BEFORE, restart=self._restart
         )
 
-    def _everywhere(self, order: Callable[[Target], tuple[str, bytes]]) -> list[Result]:
+    def _everywhere(self, order: Order) -> list[Result]:
         if not self.machines:
             return []
         with ThreadPoolExecutor(self._ssh.at_once) as workers:
             return list(workers.map(lambda m: self._at(m, order), self.machines))
 
-    def _at(self, machine: Machine, order: Callable[[Target], tuple[str, bytes]]) -> Result:
+    def _at(self, machine: Machine, order: Order) -> Result:
         one = machine.instance
         address = one.address or ""
         target = Target(
-            address=address, port=self._ssh.port, user=self._ssh.user, path=self._ssh.target,
-            owner=self._owner, mark=KEY_MARK, timeout=self._ssh.timeout,
+            address=address, port=self._ssh.port, user=self._ssh.user, path=self._ssh.place,
+            owner=owner_of(self._ssh), mark=KEY_MARK, timeout=self._ssh.timeout,
         )  # fmt: skip
         keys = self._fixed or self._known.keys(one.id, address, self._ssh.port)
-        script, text = order(target)
+        script, text = order(machine, target)
         try:
             ordered(target, self._ours, keys, script, text)
         except PushError as error:
@@ -150,14 +152,14 @@ def new_key(path: str | None) -> bytes:
     if path is None:
         return os.urandom(SIZE)
     require_private(path, "--key")
-    return read_secret(path)
+    return read_munge_key(path)
 
 
 def put_copy(ssh: Ssh, text: bytes) -> None:
-    """The copy that slurm-elasticd brings to new machines, with the owner it has; the one of before
-    stays beside it. ConfigError where it cannot be written.
+    """The file from which slurm-elasticd brings new machines theirs, with the owner it has; the one
+    of before stays beside it. ConfigError where it cannot be written.
     """
-    path = Path(ssh.munge_key)
+    path = Path(ssh.secret)
     temporary = path.with_name(f".{path.name}{NEXT}")
     try:
         owner = path.stat()
@@ -174,12 +176,13 @@ def put_copy(ssh: Ssh, text: bytes) -> None:
         os.link(path, before)
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(f"join.ssh.munge_key: {path}: {error.strerror}") from error
+        what = "slurm_keys" if ssh.slurm_keys else "munge_key"
+        raise ConfigError(f"join.ssh.{what}: {path}: {error.strerror}") from error
 
 
 def put_back(ssh: Ssh) -> None:
     """The copy of before."""
-    path = Path(ssh.munge_key)
+    path = Path(ssh.secret)
     with contextlib.suppress(FileNotFoundError):
         path.with_name(path.name + BEFORE).replace(path)
 
@@ -188,7 +191,7 @@ def on_head(command: str, ssh: Ssh, timeout: float = 60.0) -> None:
     """Run the head's own step, with ``{key}`` as the path of the copy; SlurmElasticError with its
     words where it fails.
     """
-    shown = command.replace("{key}", shlex.quote(ssh.munge_key))
+    shown = command.replace("{key}", shlex.quote(ssh.secret))
     try:
         done = subprocess.run(
             ["/bin/sh", "-c", shown], capture_output=True, text=True, timeout=timeout, check=False,

@@ -27,6 +27,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.join_secret import owner_of, require_private, text_for
 from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_ledger import generation_time
@@ -203,28 +204,6 @@ def read_private_key(path: str) -> paramiko.PKey:
     raise ConfigError(f"join.ssh.key: {path} is no private key of kind ed25519, ecdsa or rsa")
 
 
-def read_secret(path: str) -> bytes:
-    """The munge key (32 to 1024 bytes, munged(8)); ConfigError as above."""
-    require_private(path, "join.ssh.munge_key")
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"join.ssh.munge_key: {path} cannot be read: {error.strerror}") from error
-    if not 32 <= len(text) <= 1024:
-        raise ConfigError(f"join.ssh.munge_key: {path} has {len(text)} bytes, expected 32 to 1024")
-    return text
-
-
-def require_private(path: str, what: str) -> None:
-    """ConfigError where others than the owner may read or write the file."""
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"{what}: {path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
-        raise ConfigError(f"{what}: {path} may be read by others; chmod 0400 {path}")
-
-
 def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: bytes) -> None:
     """Put ``text`` there; PushError where that was not possible yet."""
     script = _PLACE.format(
@@ -313,7 +292,8 @@ def _public_key(key: HostKey) -> paramiko.PKey | None:
         return None
 
 
-# Brings the munge key to fresh machines by SSH, where the configuration says so (``join.ssh``).
+# Brings the machines' secret (join_secret) to fresh machines by SSH, where the configuration says
+# so (``join.ssh``).
 #
 # Each machine is tried again, a few at a time, from its launch until its node is up or its time to
 # boot is over. No row says which machine has it: after a restart of the daemon the key goes once
@@ -325,7 +305,6 @@ PERIOD = 2.0
 PAUSE = 5.0
 """Seconds between two tries at one machine."""
 CORRELATION = "join"
-OWNER = "munge:munge"
 
 
 @runtime_checkable
@@ -339,14 +318,14 @@ class MungeKeys:
     """``tick`` from the daemon's loop starts what is due; the work is in threads of its own."""
 
     def __init__(
-        self, site: Site, ssh: Ssh, *, owner: str = OWNER, mark: str = KEY_MARK,
+        self, site: Site, ssh: Ssh, *, mark: str = KEY_MARK,
         worker: Executor | None = None, pause: float = PAUSE,
     ) -> None:  # fmt: skip
         self._site = site
         self._ssh = ssh
-        self._owner, self._mark, self._pause = owner, mark, pause
+        self._mark, self._pause = mark, pause
         self._ours = read_private_key(ssh.key)
-        read_secret(ssh.munge_key)  # told at the start where it cannot be used
+        text_for(ssh, "", site.now())  # told at the start where it cannot be used
         self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
         self._known = KnownHosts(site.config.state / "known_hosts")
         self._lock = threading.Lock()
@@ -435,14 +414,13 @@ class MungeKeys:
             address=one.address or "",
             port=self._ssh.port,
             user=self._ssh.user,
-            path=self._ssh.target,
-            owner=self._owner,
+            path=self._ssh.place,
+            owner=owner_of(self._ssh),
             mark=self._mark,
             timeout=self._ssh.timeout,
         )
         try:
-            # Read anew: `key rotate` may have put another one there.
-            text = read_secret(self._ssh.munge_key)
+            text = text_for(self._ssh, one.cloud, self._site.now())
             push(target, self._ours, self._keys_of(machine), text)
         except WrongHostKeyError as error:
             self._complain(machine, f"wrong host key, nothing was sent: {error}", loud=True)

@@ -5,7 +5,7 @@
 set -u
 umask 022
 dir=/run/slurm-elastic
-mkdir -p "$dir"
+mkdir -p "$dir" /etc/slurm
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
@@ -83,6 +83,8 @@ SLURM_ELASTIC_WIPE
 # What slurmd's unit and Debian's /etc/default/slurmd call it.
 echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
 
+# Slurm goes by keys of its own (auth/slurm) where they are, else by munge.
+keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
 check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
 if [ -d /run/systemd/system ]; then
   drop_in=/run/systemd/system/slurmd.service.d
@@ -90,7 +92,10 @@ if [ -d /run/systemd/system ]; then
   printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
     >"$drop_in/slurm-elastic.conf"
   systemctl daemon-reload
-  echo "systemctl restart munge.service && $check && systemctl restart slurmd.service" >"$dir/start"
+  cat >"$dir/start" <<END
+$keys || systemctl restart munge.service || exit
+$check && systemctl restart slurmd.service
+END
   if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
     systemctl --no-block start slurm-elastic-agent.service
   else
@@ -99,9 +104,12 @@ if [ -d /run/systemd/system ]; then
   fi
 else
   cat >"$dir/start" <<END
-pkill -x munged && sleep 1
-mkdir -p -m 755 /run/munge && chown munge:munge /run/munge
-setpriv --reuid=munge --regid=munge --clear-groups munged --force
+if ! { $keys; }; then
+  pkill -x munged && sleep 1
+  mkdir -p -m 755 /run/munge && chown munge:munge /run/munge
+  setpriv --reuid=munge --regid=munge --clear-groups munged --force
+fi
+mkdir -p /run/slurm
 $check || exit
 slurmd -b -N $node --conf-server @{head}
 END

@@ -21,7 +21,7 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.reconcile_rules import is_pinged
 from slurm_elastic.policies.verdict import features
-from slurm_elastic.slurm import answers, fragment, submit_filter
+from slurm_elastic.slurm import answers, authentication, fragment, submit_filter
 from slurm_elastic.slurm.siteconf import Site, encoded, has_plugin, read
 
 PROGRAMS: Mapping[str, str] = {
@@ -206,6 +206,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
             f"{whose} has to run {fragment.WIPE} where that is there, and exit as it does; it must"
             " be on every node of the cluster. Until then join.wipe does nothing"
         )
+    yield from authentication.notices(config, site)
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     for pool in pools:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.doctor import auth
 from slurm_elastic.model import Finding, Level, Location
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 NOW = 1_800_000_000.0
@@ -29,7 +32,7 @@ def config(tmp_path: Path) -> Config:
 
 def keys(tmp_path: Path, **ends: float | None) -> None:
     found = [
-        {"alg": "HS256", "kty": "oct", "kid": kid, "k": "x"} | ({"exp": exp} if exp else {})
+        {"alg": "HS256", "kty": "oct", "kid": kid, "k": "x" * 32} | ({"exp": exp} if exp else {})
         for kid, exp in ends.items()
     ]
     (tmp_path / "slurm.jwks").write_bytes(msgspec.json.encode({"keys": found}))
@@ -45,6 +48,7 @@ def test_keys_that_end_are_told(config: Config, tmp_path: Path) -> None:
     assert found["slurm.jwks: key old"].level is Level.WRONG
     assert found["slurm.jwks: key soon"].found == "it expires in 3.0 days"
     assert len(found) == 2
+    assert "key rotate" in found["slurm.jwks: key soon"].advice
     keys(tmp_path, good=NOW + 90 * DAY)
     assert told(config)["slurm.jwks"].level is Level.OK
 
@@ -61,3 +65,39 @@ def test_without_the_file_a_key_never_ends(config: Config) -> None:
 def test_other_sites_hear_nothing(config: Config, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=a\nAuthType=auth/munge\n")
     assert told(config) == {}
+
+
+def test_keys_that_a_rotation_left_to_end_are_not_told(config: Config, tmp_path: Path) -> None:
+    """Only those that slurmctld and machines sign with."""
+    left = {"slurm-elastic::1": NOW - 1, "slurm-elastic:aws:1": NOW - 1}
+    keys(tmp_path, **{"slurm-elastic::2": NOW + 90 * DAY}, **left)
+    aws = AwsCloud(
+        name="aws", location=Location.PUBLIC, region="r", image="ami-1",
+        types={"t": InstanceType(cpus=1, memory=1024, price=0.1)},
+    )  # fmt: skip
+    config = msgspec.structs.replace(config, clouds=(aws,))
+    assert told(config)["slurm.jwks: key slurm-elastic:aws:1"].level is Level.WRONG
+    keys(tmp_path, **{"slurm-elastic::2": None}, **left, **{"slurm-elastic:aws:2": NOW + 90 * DAY})
+    assert told(config)["slurm.jwks"].level is Level.OK
+    keys(tmp_path, **{"slurm-elastic::2": NOW + 90 * DAY})
+    assert told(config)["slurm.jwks"].found == "no key of its own: aws"
+
+
+@pytest.mark.parametrize(
+    ("auth_type", "secret", "found"),
+    [
+        ("auth/slurm", {"munge_key": "/k"}, "machines need slurm_keys"),
+        ("auth/munge", {"slurm_keys": "/k"}, "machines need munge_key"),
+        ("auth/slurm", {"slurm_keys": "/k"}, ""),
+        ("auth/munge", {"munge_key": "/k"}, ""),
+    ],
+)
+def test_machines_that_get_the_other_secret_are_told(
+    config: Config, tmp_path: Path, auth_type: str, secret: dict[str, str], found: str
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=a\nAuthType={auth_type}\n")
+    ssh = Ssh(key="/id", **secret)
+    config = msgspec.structs.replace(config, join=Join(head="h", ssh=ssh))
+    wrong = told(config).get("join.ssh")
+    assert found in (wrong.found if wrong else "")
+    assert (wrong is not None) == bool(found)

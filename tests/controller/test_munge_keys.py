@@ -29,6 +29,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
+from slurm_elastic.slurm import keyset
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.real_sshd import Sshd, make_key
 
@@ -152,6 +153,23 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     assert (
         f"[127.0.0.1]:{bed.sshd.port} {kind} {text} i-1\n" in (bed.path / "known_hosts").read_text()
     )
+
+
+def test_with_auth_slurm_a_machine_gets_its_clouds_keys_as_root(bed: Bed) -> None:
+    keys = keyset.of_slurm_key(SECRET).renewed(["aws", "other"], bed.now, ends=9e9, overlap=60)
+    head = bed.path / "slurm.jwks"
+    head.write_bytes(keys.encoded())
+    head.chmod(0o600)
+    bed.open(known=bed.sshd.host_key, munge_key=None, slurm_keys=str(head))
+    bed.machine()
+    with bed.sshd.running():
+        bed.until(lambda: "key-brought" in bed.kinds())
+    brought = keyset.read(bed.target)
+    assert brought == keys.for_cloud("aws", bed.now)
+    assert "other" not in {key.cloud for key in brought.keys}
+    found = bed.target.stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o400, 0, 0)
+    assert bed.mark.exists()
 
 
 def _openssh(bed: Bed, command: str) -> int:
@@ -286,6 +304,8 @@ def test_a_command_that_fails_over_there_is_tried_again(bed: Bed) -> None:
         ("munge_key", None, 0o440, r"join.ssh.munge_key: .* may be read by others"),
         ("munge_key", b"short", 0o400, r"has 5 bytes, expected 32 to 1024"),
         ("munge_key", b"", 0, r"cannot be read: No such file"),
+        ("slurm_keys", b"{}", 0o400, r"join.ssh.slurm_keys: .*: Object missing required field"),
+        ("slurm_keys", b"{}", 0o404, r"join.ssh.slurm_keys: .* may be read by others"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_a_config_error(
@@ -296,8 +316,9 @@ def test_a_file_that_cannot_be_used_is_a_config_error(
     if mode:
         path.write_bytes(real.read_bytes() if content is None else content)
         path.chmod(mode)
+    other = {"munge_key": None} if name == "slurm_keys" else {}
     with pytest.raises(ConfigError, match=message):
-        bed.open(known=bed.sshd.host_key, **{name: str(path)})
+        bed.open(known=bed.sshd.host_key, **other, **{name: str(path)})
 
 
 def test_the_last_boots_keys_count() -> None:
