@@ -11,6 +11,7 @@ from functools import partial
 from slurm_elastic.audit_trail import job_subject, pool_subject
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import hold, may_force, power_down_and_requeue, quarantine_pool
+from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.snapshot import see, terms_of
@@ -216,13 +217,13 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
 
 def _cause(site: Site, failed: Sequence[Machine]) -> str:
     """The cause as far as it is known, as the end of a sentence: the first of them that got no
-    munge key.
+    secret.
     """
     for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions(one.node)):
             ours, _, why = made.reason.partition(": ")
             if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:
-                return f"; munge key not brought: {why}"
+                return f"; {name_of(site.config.join.ssh)} not brought: {why}"
     return _gate(site, failed)
 
 

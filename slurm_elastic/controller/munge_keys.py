@@ -27,7 +27,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.join_secret import owner_of, require_private, text_for
+from slurm_elastic.controller.join_secret import name_of, owner_of, require_private, text_for
 from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_ledger import generation_time
@@ -322,7 +322,7 @@ class MungeKeys:
         worker: Executor | None = None, pause: float = PAUSE,
     ) -> None:  # fmt: skip
         self._site = site
-        self._ssh = ssh
+        self._ssh, self._what = ssh, name_of(ssh)
         self._mark, self._pause = mark, pause
         self._ours = read_private_key(ssh.key)
         text_for(ssh, "", site.now())  # told at the start where it cannot be used
@@ -380,7 +380,9 @@ class MungeKeys:
             return True
         self._done.add(one.id)
         why = self._complaints.get(one.id, "it was never tried")
-        log.error("munge key not brought, too late id=%s node=%s reason=%s", one.id, one.node, why)
+        log.error(
+            "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
+        )
         self._site.record(CORRELATION, KEY_FAILED, (one.node,), f"{one.id}: {why}")
         return False
 
@@ -390,7 +392,10 @@ class MungeKeys:
         if last is None or one.id in self._done or one.id in self._running:
             return
         self._done.add(one.id)
-        log.info("munge key: the node has registered id=%s node=%s last=%s", one.id, one.node, last)
+        log.info(
+            "%s: the node has registered id=%s node=%s last=%s",
+            self._what, one.id, one.node, last,
+        )  # fmt: skip
         why = f"{one.id}: its node has registered; the last try told: {last}"
         self._site.record(CORRELATION, "key-brought", (one.node,), why)
 
@@ -401,7 +406,9 @@ class MungeKeys:
             del self._running[name]
             error = future.exception()
             if error is not None:
-                log.error("munge key: a try fails in an unknown way id=%s", name, exc_info=error)
+                log.error(
+                    "%s: a try fails in an unknown way id=%s", self._what, name, exc_info=error
+                )
             if error is None and future.result():
                 self._done.add(name)
             else:
@@ -428,7 +435,7 @@ class MungeKeys:
         except (PushError, ProviderError, ConfigError) as error:
             self._complain(machine, str(error), loud=False)
             return False
-        log.info("munge key brought id=%s node=%s address=%s", one.id, one.node, one.address)
+        log.info("%s brought id=%s node=%s address=%s", self._what, one.id, one.node, one.address)
         self._site.record(CORRELATION, "key-brought", (one.node,), f"{one.id} at {one.address}")
         return True
 
@@ -459,7 +466,9 @@ class MungeKeys:
             return
         self._complaints[one.id] = why
         level = logging.ERROR if loud else logging.INFO
-        log.log(level, "munge key not brought yet id=%s node=%s reason=%s", one.id, one.node, why)
+        log.log(
+            level, "%s not brought yet id=%s node=%s reason=%s", self._what, one.id, one.node, why
+        )
         if loud:
             self._site.record(CORRELATION, KEY_REFUSED, (one.node,), f"{one.id}: {why}")
 

@@ -116,6 +116,11 @@ CAUSES: tuple[Cause, ...] = (
         "give the machine the head's /etc/munge/munge.key (docs/joining.md)",
     ),
     Cause(
+        "wrong key of auth/slurm",
+        r"could not find kid|token received for expired key|slurm\.jwks not brought",
+        "slurm-elastic key rotate, or give the image its cloud's keys (docs/keys.md)",
+    ),
+    Cause(
         "other Slurm release",
         r"[Pp]rotocol [Vv]ersion|[Ii]ncompatible versions|[Vv]ersion mismatch",
         "install the head's release of Slurm in the image (`scontrol version`, `slurmd -V`)",

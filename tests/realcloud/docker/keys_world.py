@@ -37,6 +37,8 @@ class KeysWorld(JoiningWorld):
 
     def site_conf(self, head: Host) -> str:
         """slurm.conf, and the keys that slurmctld has from its start."""
+        # For its socket, as slurmctld.service has it by RuntimeDirectory.
+        head.run(["install", "-d", "-o", "slurm", "-g", "slurm", "/run/slurmctld"])
         self.put_keys(head, first_keys())
         munge, slurm = "AuthType=auth/munge", "AuthType=auth/slurm\nCredType=cred/slurm"
         assert munge in SITE_CONF
