@@ -31,13 +31,13 @@ from slurm_elastic.policies.node_state import (
     may_take_jobs,
     phase,
 )
-from slurm_elastic.policies.reconcile_rules import OUR_MARK
+from slurm_elastic.policies.reconcile_rules import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.threat import Cause, Threat, by_subject, moving
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
-MARK = f"{OUR_MARK}notice:"
+MARK = NOTICE_MARK
 LOST = f"{OUR_MARK}lost: taken away"
 FALSE_AFTER = 600.0
 """Seconds after its deadline after which a machine that is still there was warned of wrongly."""

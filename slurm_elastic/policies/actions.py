@@ -215,7 +215,7 @@ class Clear(OnNode, frozen=True, kw_only=True):
 
 
 class Restore(OnNode, frozen=True, kw_only=True):
-    """End DOWN of a node that is powered down, so that it can be asked for again."""
+    """End DOWN or DRAIN of a node that is powered down, so that it can be asked for again."""
 
     kind: ClassVar[str] = "restore"
 

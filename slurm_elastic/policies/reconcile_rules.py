@@ -32,6 +32,8 @@ powering up      nothing, held       nothing                  give-back (no offe
 up, heard        nothing             nothing                  doubt
 up, not heard    nothing             nothing                  fail-node (its machine is gone)
 up               nothing             says that it has ended   fail-lost (at once)
+powered down,    nothing             nothing                  restore (to the powered-down nodes)
+for a notice
 powered down     machine             there                    terminate (orphan), after the grace
 not listed       machine > 1 hour    there                    terminate (orphan), after the grace
 none (no tag)    machine over age    there                    terminate (orphan), after the grace
@@ -364,6 +366,8 @@ OUR_MARK = "slurm-elastic:"
 """The beginning of every node reason of ours."""
 HOLD_MARK = f"{OUR_MARK}hold:"
 """The beginning of the reason of a node that we keep from Slurm."""
+NOTICE_MARK = f"{OUR_MARK}notice:"
+"""The beginning of the reason of a node that is drained because its machine is taken away."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
@@ -652,6 +656,10 @@ def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Actio
             node=node.name,
             reason="Slurm waits for it and nothing serves it: the request was lost",
         )
+    if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
+        # Slurm powered it down just as it was drained, which ends no drain that comes later.
+        why = "drained for a machine that is gone: back to the powered-down nodes"
+        return Restore(node=node.name, reason=why)
     if where is Phase.UP and not held and (lost or not heard):
         fail = FailLost if lost else FailNode
         return fail(node=node.name, reason="Slurm has it up and its machine is gone")

@@ -70,6 +70,12 @@ class Books:
             return None
         return found
 
+    def _learnt(self) -> set[str]:
+        """The clouds of which the ledger has had a whole list."""
+        assert self._stage.ledger is not None
+        execute = sqlite3.Connection.execute
+        return {row[0] for row in execute(self._stage.ledger._db, "select cloud from read_whole")}
+
     def forgot(self, ledger: Enduring | None) -> None:
         """The daemon ends: what it only had in memory is lost."""
         if ledger is not None and ledger.end_only:
@@ -93,6 +99,8 @@ class Books:
         rows, opened = found
         if new.generation not in opened:
             self.wrong("bought without an intent", f"{new.id} for {new.node}")
+        if new.cloud not in self._learnt():
+            self.wrong("bought unread", f"{new.id}: the ledger never had what {new.cloud} has")
         counted = [new]
         for other in stage.alive():
             if other.id == new.id:
@@ -153,6 +161,19 @@ class Books:
             real(cloud, ids, why, now)
 
         return suspending
+
+    def given_up(self, real: Callable[..., None]) -> Callable[..., None]:
+        """The ledger's ``failed``: a launch that has made machines is none that made nothing, unless a
+        list of its cloud lacked them.
+        """
+
+        def failed(generation: str, error: str, now: float) -> None:
+            for one in self._stage.alive():
+                if one.generation == generation and not self._omitted(one):
+                    self.wrong("launch given up", f"{one.id} of {one.node} is there: {error}")
+            real(generation, error, now)
+
+        return failed
 
     def _judge(self, doomed: Instance, why: str) -> None:
         stage = self._stage

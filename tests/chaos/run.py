@@ -108,7 +108,7 @@ def seeds(first: int, count: int, seconds: float) -> Iterator[Outcome]:
 
 
 WRONGS = {
-    "doubles": ("double", "bought without an intent"),
+    "doubles": ("double", "bought without an intent", "bought unread", "launch given up"),
     "orphans": ("orphan", "no rest"),
     "lost jobs": ("job lost", "node given up", "ended in use"),
     "limits passed": ("limit",),

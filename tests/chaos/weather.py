@@ -143,6 +143,11 @@ class Weather:
                 file.write(b"\xa5" * 4096)
                 os.fsync(file.fileno())
         self._struck(f"disk: ledger {kind}")
+        if rng.random() < 0.5:  # just then no cloud can be read, and users come
+            for cloud in self._clouds:
+                stage.clouds[cloud].fail_next(AuthError, rng.choice((2, 6)), "instances")
+                self._submit(cloud)
+            self._struck("cloud: AuthError")
         if stage.sched.lives(DAEMON) and rng.random() < 0.4:
             stage.kill(DAEMON)
             self._struck("killed at any moment")
@@ -229,7 +234,9 @@ class Weather:
         stage = self._stage
         if not stage.requests:
             return
-        kind, nodes, jobs = self._rng.choice(stage.requests[-6:])
+        # Of each kind as often: a suspend that comes once more is the one that could end a machine.
+        kind = self._rng.choice(sorted({request[0] for request in stage.requests}))
+        kind, nodes, jobs = self._rng.choice([r for r in stage.requests if r[0] == kind][-6:])
         if kind != "resume":  # slurmctld runs none for a node that boots
             nodes = [n for n in nodes if phase(stage.slurm.node(n)) is not Phase.POWERING_UP]
         if nodes:

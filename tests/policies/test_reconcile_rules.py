@@ -52,6 +52,7 @@ def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) 
     return replace(base, **changes)
 
 
+NOTICE = "slurm-elastic:notice:interruption notice"
 REBOOTED = "Node unexpectedly rebooted"
 INVALID = UP | {"DRAIN", "INVALID_REG"}
 
@@ -177,6 +178,14 @@ CASES = {
     "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
                                  [("clear", "pub1")]),
     "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
+    "drained for a notice, powered down": (
+        view(OFF | {"DRAIN"}, reason=NOTICE), [("restore", "pub1")]),
+    "drained for a notice, powered down, its machine there": (
+        view(OFF | {"DRAIN"}, reason=NOTICE, known=(KNOWN,), seen=(SEEN,)),
+        [("terminate-orphan", "i-1")]),
+    "drained for a notice, going down": (view(GOING | {"DRAIN"}, reason=NOTICE), []),
+    "drained by a person, powered down, nothing there": (
+        view(OFF | {"DRAIN"}, reason="notice: fan"), []),
     "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
     "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
                       [("power-down", "pub1")]),
