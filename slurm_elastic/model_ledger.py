@@ -1,4 +1,4 @@
-"""What the ledger remembers, as values: frozen, without I/O. ``ledger.rows`` makes rows of them."""
+"""What the ledger remembers, as values: frozen, without I/O. ``ledger`` makes rows of them."""
 
 from __future__ import annotations
 

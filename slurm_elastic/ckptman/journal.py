@@ -14,6 +14,8 @@ from slurm_elastic.model import JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
+COUNTED = 60.0
+"""Seconds between two times that counters are written."""
 MOST_KEPT = 20_000
 """Decisions that wait for a ledger that cannot be written; then the oldest are dropped."""
 
@@ -28,6 +30,7 @@ class Journal:
         self._lock = threading.Lock()
         self._decisions: list[Decision] = []
         self._counts: Counter[str] = Counter()
+        self._counted = float("-inf")
         self._healths: dict[str, str] = {}
         self._trouble = ""
 
@@ -81,11 +84,16 @@ class Journal:
             self._say(trouble)
             self._healths.pop(name)
 
-    def flush(self) -> None:
-        """Write down what was noted and counted since."""
+    def flush(self, *, last: bool = False) -> None:
+        """Write down what was noted since; once a minute, and at the ``last`` time, what was
+        counted.
+        """
+        now, counts = self._now(), dict[str, float]()
         with self._lock:
             decisions, self._decisions = self._decisions, []
-            counts, self._counts = dict(self._counts), Counter()
+            if last or not 0 <= now - self._counted < COUNTED:
+                self._counted = now
+                counts, self._counts = dict(self._counts), Counter()
         try:
             if decisions:
                 self._ledger.record(*decisions)
@@ -94,7 +102,8 @@ class Journal:
             self._say(error)
             with self._lock:
                 self._decisions[:0] = decisions
-        self._state.count(counts)
+        if counts:
+            self._state.count(counts)
 
     def _say(self, error: sqlite3.Error) -> None:
         if str(error) != self._trouble:

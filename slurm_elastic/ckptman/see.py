@@ -205,10 +205,13 @@ class Watch:
                 found.append(of_limit(job, save, choice.renewals, renewed, now))
         return [one for one in found if one is not None]
 
-    def machines(self) -> Mapping[str, Machine]:
-        """The live machines by id; those of the last time while the ledger cannot be read. Also
-        for pollers' threads.
+    def machines(self, known: Collection[str] = ()) -> Mapping[str, Machine]:
+        """The live machines by id; those of the last time while the ledger cannot be read, or if
+        all ``known`` ids are among them with their nodes. Also for pollers' threads.
         """
+        last = self._machines
+        if known and all(i in last and last[i].instance.node for i in known):
+            return last
         try:
             self._site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self._site.ledger.machines()}

@@ -85,7 +85,7 @@ class Service:
                 pause = max(self._pause() - rest, pace * site.jobs.cost)
         finally:
             self.acts.crew.close()
-            site.journal.flush()
+            site.journal.flush(last=True)
 
     def _rest(self, pause: float) -> None:
         """Until there is news or the pause is over; signs of life go on in a long one."""

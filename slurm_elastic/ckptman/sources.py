@@ -297,8 +297,8 @@ MOST_PAUSE = 60.0
 
 
 class Poller:
-    """``machines`` gives the live machines by id; ``woken`` is called when there is news; every
-    order that is no notice is for ``orders``.
+    """``machines`` gives the live machines by id, for ids that must be among them; ``woken`` is
+    called when there is news; every order that is no notice is for ``orders``.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class Poller:
         site: Site,
         source: Source,
         every: float,
-        machines: Callable[[], Mapping[str, Machine]],
+        machines: Callable[[Collection[str]], Mapping[str, Machine]],
         woken: Callable[[], None],
         orders: Orders,
     ) -> None:
@@ -373,9 +373,10 @@ class Poller:
         for one in told:
             if one.wrong:
                 log.warning("passed over source=%s: %s", self._source.name, one.wrong)
-        if not any(one.notice for one in told):
+        notices = [one.notice for one in told if one.notice]
+        if not notices:
             return
-        machines = self._machines()
+        machines = self._machines([one.instance for one in notices])
         warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
         if fresh := self._site.state.warn(*warned, now=self._site.now()):
             reach("notice.after-record")

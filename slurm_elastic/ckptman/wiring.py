@@ -30,7 +30,7 @@ from slurm_elastic.ckptstate.orders import DROPS
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import METHODS
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.ledger.followed import Followed
+from slurm_elastic.ledger.enduring import Followed
 from slurm_elastic.policies.checkpoint import watches_prices
 from slurm_elastic.prices.book import FileFeed, PriceBook, PriceFeed
 from slurm_elastic.prices.ec2 import Ec2Feed

@@ -283,6 +283,11 @@ class CheckpointState(Store):
     # migrations
 
     def _open_migrations(self) -> dict[_Run, Migration]:
+        if self._version is not None and "rescues" not in self._memory:
+            # One reading for both: the next plan asks for the runs.
+            moves = dict(map(_migration_from, self._select("select body from rescues")))
+            self._memory["runs"] = {key: move.renewed for key, move in moves.items()}
+            self._memory["rescues"] = {key: m for key, m in moves.items() if not m.over}
         return self._table("rescues", "select body from rescues where over = 0", _migration_from)
 
     def _all_runs(self) -> dict[_Run, bool]:

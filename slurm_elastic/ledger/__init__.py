@@ -32,31 +32,28 @@ seconds, prices dollars an hour, lists and offers JSON::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, Machines
-from slurm_elastic.ledger.rows import (
-    DECISION_COLUMNS,
+from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, Machines, launch_from, machine_from
+from slurm_elastic.ledger.marks import (
     EXCLUSION_COLUMNS,
     RUN_COLUMNS,
-    decision_from,
-    decision_values,
     directive_from,
     drained_from,
     exclusion_from,
-    health_from,
-    launch_from,
-    machine_from,
     run_from,
+    to_json,
 )
 from slurm_elastic.model import COOL_DOWN, Exclusion
 from slurm_elastic.model_ledger import Decision, Drained, Health, Launch, Machine
@@ -67,6 +64,7 @@ from slurm_elastic.store.store import Table
 __all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
 
 
+DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
 AT_ONCE = 1000
@@ -102,6 +100,10 @@ class Condition(Struct, frozen=True, kw_only=True):
 
 
 SOUND = Condition()
+
+
+def health_from(row: sqlite3.Row) -> Health:
+    return Health(name=row[0], checked=row[1], error=row[2], code=row[3])
 
 
 class Ledger(Machines):
@@ -280,3 +282,25 @@ def _is_news(last: Health | None, health: Health) -> bool:
     if last is None or (last.error, last.code) != (health.error, health.code):
         return True
     return not 0 <= health.checked - last.checked < NO_NEWS
+
+
+def decision_values(decisions: Sequence[Decision]) -> list[object]:
+    """Values for DECISION_COLUMNS of one after the other."""
+    values: list[object] = []
+    for d in decisions:
+        detail = None if d.detail is None else to_json(d.detail)
+        values += (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
+    return values
+
+
+def decision_from(row: sqlite3.Row) -> Decision:
+    """A decision row as a value; ``detail`` comes back as plain JSON values."""
+    detail = row["detail"]
+    return Decision(
+        at=row["at"],
+        correlation=row["correlation"],
+        kind=row["kind"],
+        subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
+        reason=row["reason"],
+        detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
+    )

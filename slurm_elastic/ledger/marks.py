@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import functools
 import math
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import astuple
 
-from slurm_elastic.directive import Directive
-from slurm_elastic.ledger.rows import (
-    DIRECTIVE_COLUMNS,
-    EXCLUSION_COLUMNS,
-    RUN_COLUMNS,
-    aside_from,
-    directive_row,
-    drained_from,
-    exclusion_row,
-    run_from,
-    run_row,
-    to_json,
-)
+from slurm_elastic.directive import Directive, Word
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, HOLDS, Exclusion
 from slurm_elastic.model_ledger import Aside, Drained, Run
 from slurm_elastic.store.store import Store
+
+RUN_COLUMNS = "job, begin, end, label, user, uid, account, partition, shares"
+DIRECTIVE_COLUMNS = "word, who, since, starts, until, reason"
+EXCLUSION_COLUMNS = "kind, scope, until, cause, code, count, since, pool, about"
 
 MINIMUM = 60.0
 """Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
@@ -309,3 +302,56 @@ class Marks(Store):
             "order by node, begin"
         )
         return tuple(drained_from(row) for row in self._select(sql, since, until))
+
+
+# How its values become rows, and come back.
+
+
+def to_json(value: object) -> str:
+    """Any of our values as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def run_row(run: Run) -> tuple[object, ...]:
+    """Values for RUN_COLUMNS."""
+    return (*astuple(run)[:-1], to_json(run.shares))
+
+
+def run_from(row: sqlite3.Row) -> Run:
+    """A row of RUN_COLUMNS as a value."""
+    shares = msgspec.json.decode(row["shares"], type=tuple[tuple[str, int], ...])
+    names = ("job", "begin", "end", "label", "user", "uid", "account", "partition")
+    return Run(shares=shares, **{name: row[name] for name in names})
+
+
+def directive_row(one: Directive) -> tuple[object, ...]:
+    """Values for DIRECTIVE_COLUMNS."""
+    return to_json(one.word), one.who, one.since, one.starts, one.until, one.reason
+
+
+def directive_from(row: sqlite3.Row) -> Directive:
+    """A directive row as a value."""
+    word: Word = msgspec.json.decode(row["word"], type=Word)
+    names = ("number", "who", "since", "starts", "until", "reason")
+    return Directive(word=word, **{name: row[name] for name in names})
+
+
+def aside_from(row: sqlite3.Row) -> Aside:
+    """A row of a job set aside as a value."""
+    partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
+    names = ("job", "account", "begin", "until")
+    return Aside(partitions=partitions, **{name: row[name] for name in names})
+
+
+def exclusion_row(one: Exclusion) -> tuple[object, ...]:
+    """Values for EXCLUSION_COLUMNS."""
+    return (*astuple(one)[:-1], to_json(one.about))
+
+
+def exclusion_from(row: sqlite3.Row) -> Exclusion:
+    """A row of EXCLUSION_COLUMNS as a value."""
+    return Exclusion(**{**dict(row), "about": tuple(msgspec.json.decode(row["about"]))})
+
+
+def drained_from(row: sqlite3.Row) -> Drained:
+    return Drained(**dict(row))

@@ -13,13 +13,8 @@ from collections import defaultdict
 
 from msgspec import MsgspecError
 
-from slurm_elastic.ledger.rows import (
-    LAUNCH_COLUMNS,
-    MACHINE_COLUMNS,
-    launch_from,
-    machine_from,
-    to_json,
-)
+from slurm_elastic.ledger.machines import LAUNCH_COLUMNS, MACHINE_COLUMNS, launch_from, machine_from
+from slurm_elastic.ledger.marks import to_json
 from slurm_elastic.model_ledger import MACHINE_JOBS, Launch
 from slurm_elastic.store.moving import KEPT
 

@@ -36,8 +36,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.ledger.followed import Followed
+from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, phase
@@ -480,7 +479,7 @@ class _Modules:
                 for attribute, instead in stand_ins.items():
                     if isinstance(getattr(module, attribute, None), ModuleType):
                         setattr(module, attribute, instead)
-        for name in ("store.files", "ledger.followed"):
+        for name in ("store.files", "ledger.enduring"):
             sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
         # A busy head; and fewer turns for a run.
         ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0

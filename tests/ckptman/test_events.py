@@ -11,8 +11,8 @@ import pytest
 from patience import eventually, patience
 
 from slurm_elastic.ckptman import service as services
-from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.readers import SOCKET, Events
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld

@@ -12,8 +12,7 @@ from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.heartbeat import CKPTMAN_MARK, read_mark
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.ledger.followed import Followed
+from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.store.files import open_reader
 from tests.ckptman.world import CkptWorld
 
@@ -37,9 +36,9 @@ class EnduringWorld(CkptWorld):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
     monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.followed.BUSY_TIMEOUT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.followed.SHORT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.followed.AGAIN", 0.0)
+    monkeypatch.setattr("slurm_elastic.ledger.enduring.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.ledger.enduring.SHORT", 0.1)
+    monkeypatch.setattr("slurm_elastic.ledger.enduring.AGAIN", 0.0)
 
 
 @pytest.fixture
@@ -151,7 +150,7 @@ def test_a_ledger_that_was_opened_on_a_read_only_disk_is_written_once_it_may_be(
     """sqlite opens what it may not write for reading alone, and says nothing."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            "slurm_elastic.ledger.followed.open_writer",
+            "slurm_elastic.ledger.enduring.open_writer",
             lambda path, schema, timeout: open_reader(path, schema),
         )
         ledger = Followed(world.dir / "ledger.db")

@@ -19,8 +19,14 @@ from slurm_elastic.ckptstate import FILE, CheckpointState, Step
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
-from slurm_elastic.controller.occasions import Occasion, of_budget
-from slurm_elastic.controller.telling import MOST, Teller, all_occasions, document
+from slurm_elastic.controller.telling import (
+    MOST,
+    Occasion,
+    Teller,
+    all_occasions,
+    document,
+    of_budget,
+)
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import BREAKER, Exclusion, Limits
 from slurm_elastic.model_ledger import Health

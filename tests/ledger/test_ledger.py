@@ -21,7 +21,7 @@ from patience import patience
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import AT_ONCE, Decision, Health, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.rows import to_json
+from slurm_elastic.ledger.marks import to_json
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,
