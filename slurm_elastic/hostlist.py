@@ -6,6 +6,7 @@ Pure, so that tests, policies' callers and the simulator need no Slurm. Like Slu
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -26,12 +27,18 @@ def expand(text: str) -> list[str]:
     """The names in ``text``, in its order, duplicates kept. Raises HostlistError."""
     if _NAME.fullmatch(text):  # most are one node's
         return [text]
+    return list(_expanded(text))
+
+
+@functools.lru_cache(maxsize=128)
+def _expanded(text: str) -> tuple[str, ...]:
+    """The same lists, of pools, are asked for many times."""
     names: list[str] = []
     for item in _split(text):
         names.extend(_expand_item(item, text))
         if len(names) > MAX_HOSTS:
             raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
-    return names
+    return tuple(names)
 
 
 def compress(names: Iterable[str]) -> str:
