@@ -1,9 +1,10 @@
 """Method ``dmtcp``: DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1), dmtcp_restart(1)).
 
 All of them run as the user, as does what they restore: nothing here needs root but the directories.
-Each run has a coordinator of its own, on a port that it chooses itself. DMTCP saves into a
-directory of the user's, in the job's own; root copies that from there. So nobody but root ever has
-one of root's files open for writing, and what is read is a bounded number of plain files.
+Each run has a coordinator of its own, on a port that others cannot reach where nft works (guard).
+DMTCP saves into a directory of the user's, in the job's own; root copies that from there. So nobody
+but root ever has one of root's files open for writing, and what is read is a bounded number of
+plain files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from slurm_elastic.ckptroot import child, files, images, inventory
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.child import Child
+from slurm_elastic.ckptroot.guard import Guard, guarded
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import HANDED, Payload, become
 from slurm_elastic.ckptroot.rights import as_user
@@ -43,6 +45,7 @@ class Dmtcp:
         self._scratch = Scratch(site, caller.job)
         self._saved = Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt"
         self._child: Child | None = None
+        self._guard: Guard | None = None
 
     @property
     def pid(self) -> int:
@@ -164,6 +167,8 @@ class Dmtcp:
             with contextlib.suppress(Refused):
                 self._command(10.0, "--quit")
             self._kill()
+        if self._guard:
+            self._guard.close()
         self._discard()
         self._scratch.close()
 
@@ -190,7 +195,12 @@ class Dmtcp:
             time.sleep(0.05)
 
     def _coordinator(self) -> list[str]:
-        return ["--new-coordinator", "--coord-port", "0", "--port-file", str(self._port_file()),
+        """It asks nobody who they are, so its port is for the user and root alone, where nft works;
+        else it is one of DMTCP's own choice.
+        """
+        self._guard = self._guard or guarded(self._caller.uid)
+        port = str(self._guard.port if self._guard else 0)
+        return ["--new-coordinator", "--coord-port", port, "--port-file", str(self._port_file()),
                 "--interval", "0", "--ckptdir", str(self._port_file().parent)]  # fmt: skip
 
     def _port_file(self) -> Path:

@@ -45,7 +45,7 @@ def alive(pid):
 def coordinate(given, payload, argv, progress):
     """The coordinator: lives as long as the payload."""
     os.setsid()
-    server = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server(("", int(given["--coord-port"])))
     server.settimeout(0.1)
     port = Path(given["--port-file"])
     port.with_suffix(".new").write_text(str(server.getsockname()[1]))

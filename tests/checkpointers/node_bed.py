@@ -211,7 +211,10 @@ class NodeBed:
     def payload(self, job: int) -> int:
         """The pid of its first process."""
         pid = self.jobs[job].pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # nft is a child, too: it keeps the coordinator's port.
+        found = (one for one in children if Path(f"/proc/{one}/comm").read_text() != "nft\n")
+        return int(next(found))
 
     def wait(self, condition: object, what: str) -> None:
         until = time.monotonic() + patience(PATIENCE)

@@ -19,6 +19,7 @@ from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
+from tests.ckptroot.test_guard import reaches, tables
 
 pytestmark = ROOT_PART
 
@@ -243,6 +244,19 @@ def test_a_pipe_in_the_place_of_the_port_keeps_nobody(bed: NodeBed) -> None:
     with pytest.raises(CheckpointError, match="not a regular file"):
         save(bed, run, within=30.0)
     assert bed.end(7) == 7
+
+
+def test_others_do_not_reach_a_jobs_coordinator(bed: NodeBed) -> None:
+    """It would do whatever it is asked: save the job, or end it."""
+    run = bed.run()
+    path = Path(f"/proc/{bed.payload(7)}/root{bed.home}/run/7/port")
+    port = int(path.read_text())
+    if f"slurm_elastic_port_{port}\n" not in tables():
+        pytest.skip("nft is missing or may not set rules here")
+    assert not reaches(port, USER - 1)
+    save(bed, run)
+    assert bed.end(7) == 7
+    assert f"slurm_elastic_port_{port}\n" not in tables()
 
 
 def mounted(bed: NodeBed, size: str) -> Iterator[NodeBed]:
