@@ -3,203 +3,275 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
+import contextlib
 import difflib
+import importlib
+import multiprocessing
 import os
-import random
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+import pytest
+from chosen import TestMap, learn
+from mutants import OPERATORS, Mutant, sampled
 
 REPO = Path(__file__).resolve().parents[1]
-TOGETHER = 900.0
+PATIENCE = 1800.0
 """Seconds for the tests of one mutant; one that makes them hang is noticed, too."""
-COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
+EQUIVALENT = REPO / "scripts" / "equivalent.toml"
+PACKAGE = "slurm_elastic"
+AREAS: Mapping[str, Sequence[str]] = {
+    "policies": ("policies",),
+    "controller": ("controller",),
+    "store": ("store", "ledger", "ckptstate"),
+    "ownership": (
+        "providers/base", "providers/aws/tags.py", "providers/aws/instances.py",
+        "providers/aws/termination.py", "providers/openstack/instances.py",
+        "providers/openstack/launch.py", "providers/opennebula/instances.py",
+        "providers/docker/provider.py", "providers/local/provider.py",
+    ),
+    "node_helper": ("ckptroot",),
+}  # fmt: skip
+"""What money and users' work depend on: the modules of each."""
+
+
+BESIDES = {
+    "ckptroot": ("checkpointers",),
+    "ckptstate": ("ckptman",),
+    "policies": ("controller", "ckptman"),
+    "providers/base": ("providers",),
+    "store": ("ledger", "ckptman/test_in_memory.py", "controller/test_end_only.py"),
 }
-COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-}
-CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
-
-
-LOCKS = re.compile(
-    r"(^|_)(lock|spending|holding|gather|changing|reading|counting|changed|wake|launching)$"
-)
-"""What a lock is called."""
-DURABLE = re.compile(r"fsync|synchronous = full")
-
-
-class Mutant(NamedTuple):
-    """A module's text with one change, and where that is."""
-
-    path: Path
-    line: int
-    text: str
-
-
-def changed(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in place of a node."""
-    match node:
-        case ast.Compare(ops=[operator]):
-            for other in COMPARED.get(type(operator), ()):
-                yield _with(node, ops=[other()])
-        case ast.BinOp(op=operator) if type(operator) in COMPUTED:
-            yield _with(node, op=COMPUTED[type(operator)]())
-        case ast.BoolOp(op=operator):
-            yield _with(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
-        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            yield operand
-        case ast.Constant(value=bool() | int() | float() as value):
-            yield ast.Constant(not value if isinstance(value, bool) else value + 1)
-        case ast.If(test=test) | ast.IfExp(test=test):
-            yield _with(node, test=ast.UnaryOp(ast.Not(), test))
-        case ast.Call(func=ast.Name(id=name)) if name in CALLED:
-            yield _with(node, func=ast.Name(CALLED[name]))
-        case ast.AugAssign() | ast.Continue() | ast.Expr(value=ast.Call()):
-            yield ast.Pass()
-
-
-def unlocked(node: ast.AST) -> Iterator[ast.AST]:
-    """A block without its lock."""
-    if isinstance(node, ast.With):
-        kept = [item for item in node.items if not LOCKS.search(_last_name(item.context_expr))]
-        if len(kept) < len(node.items):
-            yield _with(node, items=kept) if kept else ast.If(ast.Constant(True), node.body, [])
-
-
-def _last_name(node: ast.AST) -> str:
-    match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-        case ast.Subscript(value=value):
-            return _last_name(value)
-    return ""
-
-
-def undurable(node: ast.AST) -> Iterator[ast.AST]:
-    """Nothing that waits for the disk."""
-    if isinstance(node, ast.Expr | ast.Constant) and DURABLE.search(ast.unparse(node)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            if not isinstance(node.value.args[0], ast.Constant):
-                yield ast.Pass()
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield ast.Constant(node.value.replace("= full", "= normal"))
-
-
-OPERATORS = {"any": changed, "locks": unlocked, "durability": undurable}
-
-
-def _keywords(node: ast.AST) -> Sequence[ast.keyword]:
-    """What a class says of its form (``frozen=True``): no behaviour of its own."""
-    return node.keywords if isinstance(node, ast.ClassDef) else ()
-
-
-def _with(node: ast.AST, **fields: object) -> ast.AST:
-    made = copy.copy(node)
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
-
-
-def mutants(path: Path, kind: str = "any") -> Iterator[Mutant]:
-    """Each change of that kind of a module, as its text would be then."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
-    tree = ast.parse(text)
-    forms = {id(word.value) for one in ast.walk(tree) for word in _keywords(one)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.expr | ast.stmt) or id(node) in forms:
-            continue
-        for other in OPERATORS[kind](node):
-            if (new := _replaced(lines, node, other)) is not None:
-                yield Mutant(path, node.lineno, new)
-
-
-def _replaced(lines: Sequence[str], node: ast.expr | ast.stmt, other: ast.AST) -> str | None:
-    """The text with ``other`` in the node's place; None where that is no program, or the same."""
-    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    before = lines[first].encode()[: node.col_offset].decode()
-    after = lines[last].encode()[node.end_col_offset :].decode()
-    written = ast.unparse(ast.fix_missing_locations(other))
-    if isinstance(node, ast.expr):
-        written = f"({written})"
-    else:
-        written = written.replace("\n", "\n" + " " * node.col_offset)
-    new = "".join([*lines[:first], before + written + after, *lines[last + 1 :]])
-    try:
-        same = ast.dump(ast.parse(new)) == ast.dump(ast.parse("".join(lines)))
-    except SyntaxError:  # as in the middle of an f-string
-        return None
-    return None if same else new
+"""Tests that see a folder's modules from outside."""
 
 
 def tests_of(path: Path) -> list[str]:
-    """The folder, or the file, of tests that mirrors a module."""
-    inside = path.relative_to(REPO / "slurm_elastic")
-    for part in inside.parents:
-        if part != Path() and (REPO / "tests" / part).is_dir():
-            return [f"tests/{part}"]
+    """The files of the folder of tests that mirrors a module, or the file that does: what is named
+    like it first, then what names it. Of folders besides only those.
+    """
+    inside = path.relative_to(REPO / PACKAGE)
+    found: list[str] = []
+    for part in (p for p in inside.parents if p != Path()):
+        if (REPO / "tests" / part).is_dir():
+            found += _by_name(path, _files(REPO / "tests" / part))
+        for beside in BESIDES.get(str(part), ()):
+            files = _files(REPO / "tests" / beside)
+            mirrored = str(part) not in ("policies", "providers/base")
+            found += _by_name(path, files if mirrored else [f for f in files if _names(path, f)])
+        if found:
+            return list(dict.fromkeys(found))
     named = REPO / "tests" / f"test_{inside.parts[0].removesuffix('.py')}.py"
     return [str(named.relative_to(REPO))] if named.exists() else []
 
 
-def survives(clone: Path, tests: Sequence[str]) -> bool:
-    """Whether all tests are green in the clone."""
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-        "-n", str(os.cpu_count()), "-m", "not e2e and not engine", *tests,
-    ]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(clone), "SLURM_ELASTIC_CHAOS_SECONDS": "15"}
-    try:
-        done = subprocess.run(
-            command, cwd=clone, env=env, capture_output=True, check=False, timeout=TOGETHER
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+
+
+def _by_name(path: Path, files: Sequence[Path]) -> list[str]:
+    own = f"test_{path.stem}.py"
+    order = sorted(files, key=lambda f: (f.name != own, not _names(path, f), f.stat().st_size))
+    return [str(file.relative_to(REPO)) for file in order]
+
+
+def _names(path: Path, file: Path) -> bool:
+    """Whether a file of tests imports the module."""
+    folder = re.escape(".".join(path.relative_to(REPO).parent.parts))
+    stem = re.escape(path.parent.name if path.stem == "__init__" else path.stem)
+    text = file.read_text(encoding="utf-8")
+    return bool(
+        re.search(rf"{folder}(\.| import [^()]*?\b|[\w.]* import \(?[^)]*?\b){stem}\b", text)
+    )
+
+
+def reasons(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
+    """Why a change is none that a test could see: by module, line, and the line it would be."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", ())
+    return {(e["module"], e["was"], e["made"]): e["reason"] for e in entries}
+
+
+class Trial:
+    """A copy of the clone in which one module at a time is another."""
+
+    def __init__(self, place: Path, given: Sequence[str], known: TestMap | None) -> None:
+        self.clone = place / "clone"
+        self._given = given
+        self._known = known
+        self._broken: list[str] = []
+        shutil.copytree(
+            REPO,
+            self.clone,
+            ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"),
         )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+
+    def killed_by(self, mutant: Mutant) -> str | None:
+        """The test that noticed, or ``time``; None where all are green."""
+        tests = self._tests(mutant)
+        if not tests:
+            return None
+        path = self.clone / mutant.path.relative_to(REPO)
+        text = path.read_text(encoding="utf-8")
+        path.write_text(mutant.text, encoding="utf-8")
+        while True:
+            try:
+                by = self._failed(tests)
+            finally:
+                path.write_text(text, encoding="utf-8")
+            one = (by or "").partition(" - ")[0]
+            if not one.startswith("tests/") or self._failed([one]) is None:
+                return by
+            print(f"not used, fails without any mutant, too: {by}", flush=True)
+            self._broken.append(one)
+            path.write_text(mutant.text, encoding="utf-8")
+
+    def _tests(self, mutant: Mutant) -> Sequence[str]:
+        if self._given:
+            return self._given
+        mirrored = tests_of(mutant.path)
+        if self._known is None:
+            if not mirrored:
+                raise SystemExit(f"{mutant.path}: no tests mirror it; say which with --tests")
+            return mirrored
+        return self._known.seeing(mutant.path, mutant.line, mirrored)
+
+    def _failed(self, tests: Sequence[str]) -> str | None:
+        said = self.clone / ".said"
+        run = _FORK.Process(target=_run_tests, args=(self.clone, said, tests, self._broken))
+        run.start()
+        run.join(PATIENCE)
+        in_time = run.exitcode is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid or 0, signal.SIGKILL)  # and whatever its tests have left
+        run.join()
+        if not in_time:
+            return "time"
+        if run.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return None
+        text = said.read_text(encoding="utf-8", errors="replace")
+        if (found := re.search(r"^(?:FAILED|ERROR) (tests/.+)$", text, re.MULTILINE)) is None:
+            raise SystemExit(f"scripts/mutate: exit {run.exitcode} of pytest:\n{text[-2000:]}")
+        return found[1]
+
+
+_FORK = multiprocessing.get_context("fork")
+_SLOW = (
+    "boto3", "docker", "hypothesis.strategies", "msgspec", "openstack", "paramiko", "pyone",
+    "rich.console", "rich.table", "yaml",
+)  # fmt: skip
+"""What tests import and no mutant changes: once, and not for each."""
+
+
+def _run_tests(clone: Path, said: Path, tests: Sequence[str], broken: Sequence[str]) -> None:
+    """In a process of its own, which has nothing of the product yet."""
+    os.setsid()
+    os.chdir(clone)
+    out = os.open(said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing has closed it
+    os.environ |= {"PYTHONPATH": str(clone), "SLURM_ELASTIC_CHAOS_SECONDS": "15"}
+    sys.path[:] = [
+        str(clone),
+        *(p for p in sys.path if not Path(p).is_relative_to(REPO / "scripts")),
+    ]
+    options = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-rfE",
+        "--tb=no",
+        "-m",
+        "not e2e and not engine",
+    ]
+    there = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    code = pytest.main([*options, "-W", there, *(f"--deselect={one}" for one in broken), *tests])
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def tried(trial: Trial, mutant: Mutant, reason: str | None) -> str:
+    """Try one and say what came of it: ``killed``, ``survived`` or ``equivalent``."""
+    name = mutant.path.relative_to(REPO)
+    if reason is not None:
+        print(f"equivalent {name}:{mutant.line} {reason}", flush=True)
+        return "equivalent"
+    by = trial.killed_by(mutant)
+    if by is not None:
+        print(f"killed     {name}:{mutant.line} by {by}", flush=True)
+        return "killed"
+    print(f"SURVIVED   {name}:{mutant.line}")
+    lines = mutant.path.read_text(encoding="utf-8").splitlines(keepends=True)
+    new = mutant.text.splitlines(keepends=True)
+    print("".join(difflib.unified_diff(lines, new, n=1)), flush=True)
+    return "survived"
+
+
+def score(name: str, counts: Mapping[str, int]) -> str:
+    """One line: equivalent ones are in neither part of the score."""
+    killed, survived = counts.get("killed", 0), counts.get("survived", 0)
+    share = f"{killed / (killed + survived):.1%}" if killed + survived else "-"
+    return (
+        f"{name:12} tried {sum(counts.values()):4}  killed {killed:4}  equivalent "
+        f"{counts.get('equivalent', 0):3}  survived {survived:3}  score {share}"
+    )
+
+
+def areas(given: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
+    """The name and the modules of each part that is scored by itself."""
+    for name in given.area:
+        yield name, [m for path in AREAS[name] for m in _modules(REPO / PACKAGE / path)]
+    if given.paths:
+        yield "all", [found for path in given.paths for found in _modules(REPO / path)]
 
 
 def main() -> int:
     """Exit 1 where a mutant survived."""
     parser = argparse.ArgumentParser(prog="scripts/mutate")
-    parser.add_argument("paths", nargs="*", default=["slurm_elastic/policies"])
-    parser.add_argument("--count", type=int, default=30, help="of the sample")
+    parser.add_argument("paths", nargs="*", help="modules or folders")
+    parser.add_argument(
+        "--area", nargs="+", choices=AREAS, default=[], help="or the modules of these"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="lines of each area; 0: all of all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tests", nargs="+", default=[], help="in place of those that mirror")
+    parser.add_argument("--tests", nargs="+", default=[], help="in place of those that see a line")
+    parser.add_argument("--learn", action="store_true", help="note which tests see which lines")
     parser.add_argument(
         "--only", choices=sorted(OPERATORS), default="any", dest="kind",
         help="locks: a block without its lock; durability: nothing is synced",
     )  # fmt: skip
     given = parser.parse_args()
-    modules = [found for path in given.paths for found in _modules(REPO / path)]
-    found = [mutant for module in modules for mutant in mutants(module, given.kind)]
-    sample = random.Random(given.seed).sample(found, min(given.count, len(found)))
-    print(f"{len(found)} mutants of {len(modules)} modules, {len(sample)} of them are tried")
+    if given.learn:
+        return learn(REPO, given.tests or ["tests"])
+    if not given.paths and not given.area:
+        given.area = list(AREAS)
+    count = given.sample if given.sample is not None else 40 if given.kind == "any" else 0
+    known = None if given.tests else TestMap.of(REPO)
+    print("tests: " + ("of the folders that mirror" if known is None else known.told), flush=True)
+    why = reasons()
+    summary = []
     with tempfile.TemporaryDirectory(prefix="se-mutate-") as place:
-        clone = Path(place) / "clone"
-        shutil.copytree(REPO, clone, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
-        left = sum(_tried(clone, mutant, given.tests) for mutant in sample)
-    print(f"killed {len(sample) - left} of {len(sample)}, survived {left}")
-    return 1 if left else 0
+        Path(place).chmod(0o755)
+        trial = Trial(Path(place), given.tests, known)
+        os.chdir(trial.clone)  # where hypothesis keeps its examples, from its import on
+        for name in _SLOW:
+            importlib.import_module(name)
+        for name, modules in areas(given):
+            counts = Counter[str]()
+            for one in sampled(modules, given.kind, count, given.seed):
+                key = (str(one.path.relative_to(REPO)), one.was, one.made)
+                counts[tried(trial, one, why.get(key))] += 1
+            summary.append((counts["survived"], score(name, counts)))
+    print(*(line for _, line in summary), sep="\n")
+    return 1 if any(left for left, _ in summary) else 0
 
 
 def _modules(path: Path) -> list[Path]:
@@ -207,26 +279,6 @@ def _modules(path: Path) -> list[Path]:
     if not found:
         raise SystemExit(f"scripts/mutate: {path}: there is no module")
     return found
-
-
-def _tried(clone: Path, mutant: Mutant, given: Sequence[str]) -> bool:
-    """Try one and say what came of it; whether it survived."""
-    name = mutant.path.relative_to(REPO)
-    tests = given or tests_of(mutant.path)
-    if not tests:
-        raise SystemExit(f"scripts/mutate: {name}: no tests mirror it; say which with --tests")
-    place = clone / name
-    text = place.read_text(encoding="utf-8")
-    place.write_text(mutant.text, encoding="utf-8")
-    try:
-        left = survives(clone, tests)
-    finally:
-        place.write_text(text, encoding="utf-8")
-    print(f"{'SURVIVED' if left else 'killed  '} {name}:{mutant.line}", flush=True)
-    if left:
-        lines = text.splitlines(keepends=True), mutant.text.splitlines(keepends=True)
-        print("".join(difflib.unified_diff(*lines, n=1)), flush=True)
-    return left
 
 
 if __name__ == "__main__":

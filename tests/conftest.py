@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import boto3
 import pytest
+from guarded import guard_all
 from hypothesis import HealthCheck, settings
 from order import longest_first, mark_engines, real
 
@@ -56,6 +57,12 @@ settings.load_profile("shared")
 def _no_session_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3 keeps the credentials that its first client found in the environment."""
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What threads share is touched under its lock alone."""
+    guard_all(monkeypatch)
 
 
 _spent: defaultdict[str, float] = defaultdict(float)  # seconds by file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from guarded import GUARDS, guard_all
+from guarded import GUARDS
 from ledger_cases import spec
 
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -24,9 +24,7 @@ from slurm_elastic.slurm.fake import FakeSlurm
 PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
 
 
-@pytest.fixture(autouse=True)
-def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    guard_all(monkeypatch)
+pytestmark = pytest.mark.usefixtures("guarded")
 
 
 @pytest.mark.parametrize("kind", [Ledger, Enduring])

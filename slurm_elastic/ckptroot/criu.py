@@ -34,6 +34,7 @@ _MOST_GROUPS = 128
 """CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
 _LOG = 16 << 20
 """Characters of CRIU's log that are looked through."""
+_KNOWN_KERNEL = Path("/run/criu.kdat")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 # Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
@@ -206,7 +207,7 @@ class Criu:
         """
         have, words = _capabilities(os.getpid(), "CapEff"), list[str]()
         if not have >> _CAP_SYS_RESOURCE & 1:
-            if not Path("/run/criu.kdat").exists():
+            if not _KNOWN_KERNEL.exists():
                 _run([self._site.criu, "check"])
             user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
             words += [*user, "--keep-groups"]

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ _BLOCK = 1 << 20
 _MOST = 16 << 20
 _FILES = 100_000
 """Bytes of a manifest, files of an image: CRIU makes a handful for each task."""
-MOST = 1 << 50
+MOST = sys.maxsize
 """Bytes of an image that no quota bounds."""
 
 

@@ -150,9 +150,9 @@ def _read_trusted(path: Path, *, private: bool = False) -> bytes:
 
 def _values(text: str) -> dict[str, str]:
     values = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.lstrip().startswith("#"):
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("#"):
+            name, _, value = line.partition("=")
             values[name.strip()] = value.strip()
     return values
 

@@ -59,8 +59,9 @@ class Driver:
         self._clock = clock
         self._wake = threading.Event()
         self._stopped = False
-        for record in register.live():
-            self._recover(record)
+        with register.changing:
+            for record in register.live():
+                self._recover(record)
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
         self._thread.start()
 

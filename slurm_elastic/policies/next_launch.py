@@ -7,6 +7,7 @@ their turn to boot, or no offer is left. The daemon and the simulator both decid
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, rank, serving
 WORTH_A_CALL = 20
 """Machines for which a launch waits, where the cloud lets few start at a time and more are wanted.
 """
-_NO_BOUND = (10**9, "")
+_NO_BOUND = (sys.maxsize, "")
 
 
 class NextLaunch(Struct, frozen=True, kw_only=True):

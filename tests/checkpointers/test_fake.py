@@ -9,6 +9,8 @@ from slurm_elastic.model import Image, JobRun
 from slurm_elastic.protocols import Checkpointer
 from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 class FakeBed:
     def __init__(self) -> None:

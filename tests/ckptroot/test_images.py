@@ -120,12 +120,14 @@ def test_files_open_for_writing_are_told(tmp_path: Path) -> None:
         forged.file_entry("/usr/bin/python3", 0o100000, 7),
         forged.file_entry("scratch", 0o2, 5),
         forged.file_entry("/shared/out", 0o1, 80),
+        forged.file_entry("/shared/whole", 0o1, 9),
     )
     files = forged.image(forged.FILES, *entries)
     image = forged.write(tmp_path / "image", forged.core(forged.creds()), files=files)
     assert writing(image) == (
         OpenFile("/scratch", 5, appends=False),
         OpenFile("/shared/out", 80, appends=True),
+        OpenFile("/shared/whole", 9, appends=False),
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from needs import ROOT_PART
@@ -56,6 +59,35 @@ def test_it_becomes_that_user_for_good() -> None:
     for mask in capabilities.split():
         assert int(mask, 16) & ~(SETPCAP | SYS_RESOURCE | CHECKPOINT_RESTORE | SYS_ADMIN) == 0
     assert stays == "stays"
+
+
+@pytest.mark.parametrize(
+    ("have", "words"),
+    [
+        (ALL, ["--bounding-set", "-all,+cap_1,+cap_2,+cap_5,+cap_12,+cap_19,+cap_24,+cap_40"]),
+        (SYS_RESOURCE, []),
+        (
+            SETPCAP | SYS_ADMIN,
+            ["--ruid", "2000", "--rgid", "2001", "--keep-groups", "--bounding-set", "-all,+cap_21"],
+        ),
+    ],
+)
+def test_what_dumps_has_no_more_rights_than_it_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, have: int, words: list[str]
+) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
+    monkeypatch.setattr(criu, "_run", checked.append)
+    monkeypatch.setattr(criu, "_KNOWN_KERNEL", tmp_path / "criu.kdat")
+    method: Any = object.__new__(criu.Criu)
+    method._site = SimpleNamespace(criu="/usr/sbin/criu")
+    method._caller = SimpleNamespace(uid=ALICE.uid, gid=ALICE.gid)
+    assert method._rights() == (["/usr/bin/setpriv", *words] if words else [])
+    assert checked == ([] if have & SYS_RESOURCE else [["/usr/sbin/criu", "check"]])
+    checked.clear()
+    (tmp_path / "criu.kdat").touch()
+    method._rights()
+    assert checked == [], "it looks at the kernel once"
 
 
 MOUNTS = rb"""

@@ -53,7 +53,7 @@ class TestConfiguration:
         (home / "key").write_bytes(b"k" * 64)
         config = home / "ckpt-root.conf"
         config.write_text(
-            f"# ours\ndirectory = {home}/shared\ncluster = t\nkey = {home}/key\n"
+            f"# ours\n  # hold = 9\n\ndirectory = {home}/shared\ncluster = t\nkey = {home}/key\n"
             "slurm_user = nobody\nhold = 5\nkeep = 3\n"
         )
         return config
@@ -101,7 +101,7 @@ class TestConfiguration:
         with pytest.raises(Refused, match="keep_free"):
             sites.read(str(config))
 
-    @pytest.mark.parametrize("line", ["hold = never", "hold = -1", "cluster = ../etc", "nonsense = 1"])  # fmt: skip
+    @pytest.mark.parametrize("line", ["hold = never", "hold = -1", "cluster = ../etc", "nonsense = 1", "keep"])  # fmt: skip
     def test_with_nonsense_is_refused(self, config: Path, line: str) -> None:
         config.write_text(config.read_text() + line + "\n")
         with pytest.raises(Refused):

@@ -260,6 +260,20 @@ def test_machines_started_ahead_are_paid_by_those_who_waited(make: Callable[...,
     assert whys(world, 2, "set-aside")
 
 
+def test_a_machine_is_not_paid_by_a_job_that_waits_for_an_earlier_one(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="on_demand", release="idle(seconds=30)")
+    world.advance(20)
+    for job, account in ((1, "physics"), (2, "chemistry")):
+        submit(world, job, account)
+        while len(world.alive()) < job:
+            world.advance(5)
+            assert running(world) == [], "both wait"
+    shares = [machine.accounts for machine in world.ledger.machines()]
+    assert shares == [{"physics": 1}, {"chemistry": 1}]
+
+
 def test_the_accounts_together_have_spent_what_the_cluster_has(make: Callable[..., World]) -> None:
     rich = Budget(per_day=100.0)
     budgets = {"physics": rich, "chemistry": rich, "(none)": rich}

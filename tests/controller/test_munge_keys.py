@@ -33,6 +33,8 @@ from slurm_elastic.slurm import keyset
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.real_sshd import Sshd, make_key
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 SECRET = b"0123456789abcdef-the-munge-key-of-a-test" * 4
 AWS = AwsCloud(
     name="aws", location=Location.PUBLIC, region="r", image="ami-1",

@@ -21,6 +21,8 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 COMING = ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
 UP = ("ALLOCATED", "CLOUD")
 BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")

@@ -81,6 +81,14 @@ def test_no_more_is_bought_while_the_purchases_lose() -> None:
     assert trailing(usage, LONG, 1.0) == (Bought(2, 0, 5),)
 
 
+def test_so_much_may_the_purchases_lose_at_most() -> None:
+    """Two idle weeks of what was bought: an eighth more than on demand, by the end of the fifth."""
+    usage = [[WEEK]] * 2 + [[]] * 2 + [[WEEK] * 2]
+    first, second = Bought(2, 0, 1), Bought(5, 0, 1)
+    assert trailing(usage, LONG, 1.0, weeks=1, regret=0.12) == (first,)
+    assert trailing(usage, LONG, 1.0, weeks=1, regret=0.13) == (first, second)
+
+
 def test_only_the_past_is_known() -> None:
     usage = used(1, 0.2, 0.7, 0.9, 0, 1, 1, 0.3, 0.8, 1)
     whole = trailing(usage, SHORT, 1.0)

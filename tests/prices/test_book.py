@@ -14,6 +14,8 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
 from slurm_elastic.prices.ec2 import Ec2Feed
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 T0 = 1_800_000_000.0
 A, B = ("c5.large", "us-east-1a"), ("m5.large", "us-east-1b")
 

@@ -12,6 +12,8 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.slurm import cli
 from slurm_elastic.slurm.cli import SlurmCli
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 def scontrol(directory: Path, *answers: str) -> SlurmCli:
     """A client of one that fails with each of these in turn, then works; its calls are lines of ``calls``."""

@@ -10,6 +10,8 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.fake import FakeSlurm
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture
 def slurm() -> FakeSlurm:

@@ -15,6 +15,8 @@ from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 NODE = {
     "name": "pub1", "state": "MIXED+CLOUD+POWERING_UP", "reason": None, "reason_user": None,
     "partitions": ["burst"], "address": "10.0.0.1", "total_cpus": 4, "real_memory": 7000,

@@ -28,6 +28,8 @@ from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 FOREVER = 1e9
 
 

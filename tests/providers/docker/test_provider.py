@@ -52,6 +52,8 @@ from slurm_elastic.providers.docker.provider import (
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.sandbox.endpoints import require_emulated
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 NAME = "boxes"
 SMALL = DockerType(cpus=2, memory=1024, price=0.02)
 POOL = Pool(

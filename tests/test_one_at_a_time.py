@@ -1,0 +1,119 @@
+"""What must not happen twice at once: the thread that comes later waits (see ``meanwhile.py``)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ledger_cases import instance, offer, spec
+from meanwhile import Meanwhile, Watched
+from patience import patience
+
+from slurm_elastic.checkpointers import ssh
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import COOL_DOWN, Exclusion, Location
+from slurm_elastic.providers.aws import rate_limit
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.docker.provider import DockerProvider
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+
+GENERATION = spec().generation
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Any:
+    made: Any = Ledger(tmp_path / "ledger.db")
+    made._lock = Watched(threading.RLock)
+    made.intend(spec(), "r1", 5.0)
+    yield made
+    made.close()
+
+
+def test_a_pass_goes_by_a_ledger_of_one_moment(
+    ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = Exclusion(kind=COOL_DOWN, scope="c/t/z/spot", cause="none", since=5.0, until=9.0)
+    other = Meanwhile(ledger._lock, lambda: ledger.exclude(cold))
+    monkeypatch.setattr(ledger, "exclusions", other.before(ledger.exclusions))
+    state = ledger.state()
+    other.end()
+    assert (state.exclusions, ledger.exclusions()) == ((), (cold,))
+
+
+def test_a_launch_that_is_answered_meanwhile_is_not_there_twice(
+    ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Meanwhile(ledger._lock, lambda: ledger.launched(GENERATION, [instance()], 6.0))
+    monkeypatch.setattr(ledger, "machines", answer.before(ledger.machines))
+    machines, launches = ledger.current()
+    answer.end()
+    assert (machines, len(launches)) == ((), 1)
+    machines, launches = ledger.current()
+    assert (len(machines), launches) == (1, ())
+
+
+class Alone:
+    """What only one thread does at a time: the second one comes while the first is in it."""
+
+    def __init__(self, lock: Watched, again: Callable[[], object]) -> None:
+        self.second = Meanwhile(lock, again)
+        self._inside = False
+
+    def __call__(self, *_: object) -> None:
+        assert not self._inside, "both at once"
+        self._inside = True
+        if not self.second.begun:
+            self.second()
+        self._inside = False
+
+
+def test_a_host_is_told_one_command_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    shells: Any = ssh.Shells(BlcrSettings())
+    lock = shells._hosts["h"] = Watched()
+
+    def run() -> None:
+        shells.run("h", ["true"], deadline=time.time() + patience(60))
+
+    alone = Alone(lock, run)
+    nothing: Any = SimpleNamespace(renew=lambda _: None, rest=lambda _: None, close=lambda: None)
+    monkeypatch.setattr(shells, "_client", lambda *_: (7, True))
+    monkeypatch.setattr(shells, "_links", {7: nothing})
+    monkeypatch.setattr(ssh, "_channel", lambda *_: nothing)
+    monkeypatch.setattr(ssh, "_execute", alone)
+    run()
+    alone.second.end()
+
+
+def test_a_hosts_room_is_counted_for_one_launch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = DockerType(cpus=2, memory=1024, price=0.02)
+    cloud = DockerCloud(
+        name="aws", location=Location.ON_PREMISES, image="node", network="n", types={"small": kind},
+        hosts={"h": DockerHost(url="unix:///nowhere")}, timeout=patience(60),
+    )  # fmt: skip
+    boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
+    lock = boxes._launching["h"] = Watched()
+    one = spec(bought=offer(type_="small", zone="h"))
+    alone = Alone(lock, lambda: boxes.launch(one))
+    monkeypatch.setattr(boxes, "_launch", alone)
+    boxes.launch(one)
+    alone.second.end()
+
+
+def test_the_clouds_of_an_account_share_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Watched()
+    found: list[object] = []
+    cloud = AwsCloud(name="a", location=Location.PUBLIC, region="r", image="ami-1", types={})
+    other = Meanwhile(lock, lambda: found.append(rate_limit.pace_of(cloud)))
+    monkeypatch.setattr(rate_limit, "_shared", {})
+    monkeypatch.setattr(rate_limit, "_shared_lock", lock)
+    monkeypatch.setattr(rate_limit, "Pace", other.before(rate_limit.Pace))
+    found.append(rate_limit.pace_of(cloud))
+    other.end()
+    assert found[0] is found[1]
