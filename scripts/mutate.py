@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import chosen
+import mutants
 import pytest
-from chosen import TestMap, learn
-from mutants import OPERATORS, Mutant, sampled
 
 REPO = Path(__file__).resolve().parents[1]
 PATIENCE = 1800.0
@@ -100,7 +100,7 @@ def reasons(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
 class Trial:
     """A copy of the clone in which one module at a time is another."""
 
-    def __init__(self, place: Path, given: Sequence[str], known: TestMap | None) -> None:
+    def __init__(self, place: Path, given: Sequence[str], known: chosen.TestMap | None) -> None:
         self.clone = place / "clone"
         self._given = given
         self._known = known
@@ -111,7 +111,7 @@ class Trial:
             ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"),
         )
 
-    def killed_by(self, mutant: Mutant) -> str | None:
+    def killed_by(self, mutant: mutants.Mutant) -> str | None:
         """The test that noticed, or ``time``; None where all are green."""
         tests = self._tests(mutant)
         if not tests:
@@ -131,7 +131,7 @@ class Trial:
             self._broken.append(one)
             path.write_text(mutant.text, encoding="utf-8")
 
-    def _tests(self, mutant: Mutant) -> Sequence[str]:
+    def _tests(self, mutant: mutants.Mutant) -> Sequence[str]:
         if self._given:
             return self._given
         mirrored = tests_of(mutant.path)
@@ -198,7 +198,7 @@ def _run_tests(clone: Path, said: Path, tests: Sequence[str], broken: Sequence[s
     os._exit(code)
 
 
-def tried(trial: Trial, mutant: Mutant, reason: str | None) -> str:
+def tried(trial: Trial, mutant: mutants.Mutant, reason: str | None) -> str:
     """Try one and say what came of it: ``killed``, ``survived`` or ``equivalent``."""
     name = mutant.path.relative_to(REPO)
     if reason is not None:
@@ -245,16 +245,16 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", default=[], help="in place of those that see a line")
     parser.add_argument("--learn", action="store_true", help="note which tests see which lines")
     parser.add_argument(
-        "--only", choices=sorted(OPERATORS), default="any", dest="kind",
+        "--only", choices=sorted(mutants.OPERATORS), default="any", dest="kind",
         help="locks: a block without its lock; durability: nothing is synced",
     )  # fmt: skip
     given = parser.parse_args()
     if given.learn:
-        return learn(REPO, given.tests or ["tests"])
+        return chosen.learn(REPO, given.tests or ["tests"])
     if not given.paths and not given.area:
         given.area = list(AREAS)
     count = given.sample if given.sample is not None else 40 if given.kind == "any" else 0
-    known = None if given.tests else TestMap.of(REPO)
+    known = None if given.tests else chosen.TestMap.of(REPO)
     print("tests: " + ("of the folders that mirror" if known is None else known.told), flush=True)
     why = reasons()
     summary = []
@@ -266,7 +266,7 @@ def main() -> int:
             importlib.import_module(name)
         for name, modules in areas(given):
             counts = Counter[str]()
-            for one in sampled(modules, given.kind, count, given.seed):
+            for one in mutants.sampled(modules, given.kind, count, given.seed):
                 key = (str(one.path.relative_to(REPO)), one.was, one.made)
                 counts[tried(trial, one, why.get(key))] += 1
             summary.append((counts["survived"], score(name, counts)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
+from coverage import CoverageData
 
 REPO = Path(__file__).parents[2]
 SOURCE = '''\
@@ -27,30 +30,28 @@ class Shop(Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def mutate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutate", REPO / "scripts" / "mutate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["mutate"] = made
-    spec.loader.exec_module(made)
-    return made
+def mutate() -> Iterator[Any]:
+    """The script, as Python imports what lies beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPO / "scripts")
+        yield importlib.import_module("mutate")
 
 
 def test_each_change_is_a_program_with_one_line_of_another_text(
-    mutate: ModuleType, tmp_path: Path
+    mutate: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "shop.py"
     path.write_text(SOURCE)
     lines = SOURCE.splitlines()
-    found = list(mutate.mutants(path))
+    found = list(mutate.mutants.mutants(path))
     changes = set()
     for mutant in found:
         compile(mutant.text, "shop.py", "exec")
         new = mutant.text.splitlines()
         (line,) = [n for n, (old, other) in enumerate(zip(lines, new, strict=True)) if old != other]
         assert line + 1 == mutant.line
-        changes.add(new[line].strip())
+        assert (lines[line].strip(), new[line].strip()) == (mutant.was, mutant.made)
+        changes.add(mutant.made)
     assert len(changes) == len(found)
     assert {
         "least: int = (4)",
@@ -64,8 +65,100 @@ def test_each_change_is_a_program_with_one_line_of_another_text(
     assert not any("frozen=(False)" in change for change in changes)
 
 
-def test_a_module_is_tried_with_the_tests_that_mirror_it(mutate: ModuleType) -> None:
+LOCKED = """\
+import fcntl
+
+def add(self, file):
+    with self._lock:
+        self.n += 1
+    with self.open(file) as text, self._alone(file):
+        fcntl.flock(text, fcntl.LOCK_EX)
+"""
+
+
+def test_locks_are_left_out_one_at_a_time(mutate: Any, tmp_path: Path) -> None:
+    path = tmp_path / "locked.py"
+    path.write_text(LOCKED)
+    made = {mutant.made for mutant in mutate.mutants.mutants(path, "locks")}
+    assert made == {"if True:", "with self.open(file) as text:", "pass"}
+
+
+def test_a_sample_has_a_line_once_and_is_the_same_by_its_seed(mutate: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shop.py"
+    path.write_text(SOURCE)
+    one, same, other = (mutate.mutants.sampled([path], "any", 3, seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert len({mutant.line for mutant in one}) == 3
+    assert len(mutate.mutants.sampled([path], "any", 0, 1)) > 9
+
+
+def test_a_module_is_tried_with_the_tests_that_mirror_it(mutate: Any) -> None:
     package = REPO / "slurm_elastic"
-    assert mutate.tests_of(package / "policies" / "ranking.py") == ["tests/policies"]
+    of = mutate.tests_of(package / "policies" / "ranking.py")
+    assert of[0] == "tests/policies/test_ranking.py"
+    assert {"tests/policies/test_scaling.py", "tests/policies/test_gang.py"} <= set(of)
     assert mutate.tests_of(package / "hostlist.py") == ["tests/test_hostlist.py"]
     assert mutate.tests_of(package / "units.py") == []
+
+
+def test_modules_of_each_area_are_there(mutate: Any) -> None:
+    for area in mutate.AREAS:
+        (found,) = mutate.areas(Namespace(area=[area], paths=[]))
+        assert found[0] == area
+        assert len(found[1]) > 3
+
+
+def test_what_is_called_equivalent_is_a_change_that_could_be_tried(mutate: Any) -> None:
+    tried = {}
+    for (module, was, made), reason in mutate.reasons().items():
+        if module not in tried:
+            found = mutate.mutants.mutants(REPO / module)
+            tried[module] = {(mutant.was, mutant.made) for mutant in found}
+        assert (was, made) in tried[module], f"{module}: {was}"
+        assert reason
+
+
+def test_the_score_is_that_of_changes_a_test_could_see(mutate: Any) -> None:
+    line = mutate.score("store", Counter(killed=3, survived=1, equivalent=2))
+    assert line.split() == [
+        "store",
+        "tried",
+        "6",
+        "killed",
+        "3",
+        "equivalent",
+        "2",
+        "survived",
+        "1",
+        "score",
+        "75.0%",
+    ]
+
+
+def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_path: Path) -> None:
+    place = tmp_path / mutate.chosen.PLACE
+    for root in (tmp_path, place):
+        (root / "slurm_elastic").mkdir(parents=True)
+        (root / "slurm_elastic" / "a.py").write_text("one\ntwo\nthree\n")
+        (root / "tests").mkdir()
+        (root / "tests" / "test_a.py").write_text("")
+    (tmp_path / "tests" / "test_new.py").write_text("")
+    seen = {"tests/test_a.py::test_b|run": [2], "tests/test_a.py::test_c|run": [2, 3], "": [1]}
+    data = CoverageData(str(place / "coverage"))
+    for context, lines in seen.items():
+        data.set_context(context)
+        data.add_lines({"slurm_elastic/a.py": lines})
+    data.write()
+    cases = "".join(
+        f'<testcase classname="tests.test_a" name="test_{name}" time="{seconds}"/>'
+        for name, seconds in (("b", 9), ("c", 1))
+    )
+    (place / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>")
+    path = tmp_path / "slurm_elastic" / "a.py"
+    path.write_text("new\none\ntwo\nthree\n")
+    known = mutate.chosen.TestMap.of(tmp_path)
+    b, c = "tests/test_a.py::test_b", "tests/test_a.py::test_c"
+    assert known.seeing(path, 4, ["tests/"]) == ["tests/test_new.py", c]
+    assert known.seeing(path, 3, ["tests/test_a"]) == [c, b]
+    assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
+    assert mutate.chosen.TestMap.of(tmp_path / "tests") is None
