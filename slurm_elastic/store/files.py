@@ -49,6 +49,11 @@ def open_writer(path: Path, schema: Schema, *, timeout: float | None = None) -> 
     return connection
 
 
+def wait_as_usual(connection: sqlite3.Connection) -> None:
+    """From now on it waits for other processes' locks as long as those that are just opened."""
+    connection.execute(f"pragma busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+
+
 def _prepare(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     connection.execute("pragma journal_mode = wal")
     # NORMAL may lose the last commits in a power cut; an intent row must not be lost

@@ -221,7 +221,7 @@ class Refuge:
         try:
             self._lately.watch(connection)
             merge(memory, connection, self._tables, self._had, self._also)
-            connection.execute(f"pragma busy_timeout = {int(files.BUSY_TIMEOUT * 1000)}")
+            files.wait_as_usual(connection)
             self._take(connection)
         except TROUBLES as error:
             connection.close()

@@ -46,7 +46,7 @@ def test_all_nodes_go_to_the_best_offer_that_has_room() -> None:
     found = decide({1: ("n1", "n2"), 2: ("n3",)})
     assert found.nodes == ("n1", "n2", "n3")
     assert found.offer is SPOT
-    assert found.waiting == ()
+    assert (found.waiting, found.spare) == ((), 0)
 
 
 def test_what_has_a_machine_is_not_asked_for_again() -> None:

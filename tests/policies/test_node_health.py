@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.cluster import is_up
 from slurm_elastic.policies.node_state import CAUSES, Strike, ill, told_by
 
 LOW = "Low RealMemory (reported:22987 < 90.00% of configured:30000)"
@@ -40,6 +41,24 @@ SAID = {
 def node(reason: str, user: str = "slurm", *states: str) -> SlurmNode:
     words = frozenset(states or ("IDLE", "DRAIN", "CLOUD"))
     return SlurmNode(name="pub1", states=words, reason=reason, reason_user=user)
+
+
+@pytest.mark.parametrize(
+    ("reason", "user", "states", "up"),
+    [
+        ("", "", ("IDLE", "CLOUD"), True),
+        ("", "", ("ALLOCATED", "CLOUD", "POWERING_UP"), False),
+        ("", "", ("DOWN", "CLOUD"), False),
+        (LOW, "slurm", ("IDLE", "DRAIN", "CLOUD"), False),
+        ("disk", "alice", ("IDLE", "DRAIN", "CLOUD"), True),
+    ],
+    ids=["registered", "boots", "lost", "too small", "drained by a person"],
+)
+def test_a_machine_is_up_when_slurm_takes_it_as_it_is(
+    reason: str, user: str, states: tuple[str, ...], up: bool
+) -> None:
+    assert is_up(node(reason, user, *states), "slurm") is up
+    assert not is_up(None, "slurm")
 
 
 @pytest.mark.parametrize("reason", SAID)

@@ -12,7 +12,14 @@ import pytest
 from slurm_elastic.ckptstate import SCHEMA as CHECKPOINTS
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.schema import LEDGER
-from slurm_elastic.store.files import Schema, open_memory, open_reader, open_writer
+from slurm_elastic.store.files import (
+    BUSY_TIMEOUT,
+    Schema,
+    open_memory,
+    open_reader,
+    open_writer,
+    wait_as_usual,
+)
 from slurm_elastic.store.store import Store, Write, transaction
 
 NOTES = Schema("notes", "the test", (("create table notes (text text not null)",),))
@@ -37,6 +44,14 @@ def notes(path: Path) -> Iterator[Notes]:
     made = Notes(open_writer(path, NOTES))
     yield made
     made.close()
+
+
+def test_who_waited_a_moment_only_waits_as_usual_again() -> None:
+    connection = sqlite3.connect(":memory:", timeout=0.1)
+    wait_as_usual(connection)
+    (found,) = connection.execute("pragma busy_timeout").fetchone()
+    connection.close()
+    assert found == BUSY_TIMEOUT * 1000
 
 
 def test_writes_of_many_threads_are_all_there_and_share_transactions(notes: Notes) -> None:

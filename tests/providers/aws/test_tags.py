@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
@@ -82,14 +83,25 @@ def test_tags_that_somebody_changed_name_no_node(text: str) -> None:
     assert NodeNames().node({"slurm-elastic:nodes": text}, 0) == ""
 
 
+PLAIN = Pool(name="p", cloud="c", nodes=("a1",), cpus=1, real_memory=1)
+OFFER = Offer(
+    cloud="c", location=Location.PUBLIC, instance_type="t", zone="z", market=Market.SPOT,
+    price=0.0123456, cpus=1, memory=1,
+)  # fmt: skip
+
+
+def test_a_value_is_filled_to_its_last_character() -> None:
+    ids = (*range(10**6, 10**6 + 31), 10**7)  # 31 of 7 and one of 8 characters, and the commas
+    one = LaunchSpec(generation="g", pool=PLAIN, nodes=("a1",), offer=OFFER, jobs=(*ids, 1))
+    jobs = tags_of(one, one.nodes, Cluster(name="n", uuid="u"), "c")["slurm-elastic:jobs"]
+    assert jobs == ",".join(map(str, ids))
+    assert len(jobs) == MAX_VALUE
+
+
 def test_values_fit_and_jobs_are_whole() -> None:
-    pool = Pool(name="p" * 300, cloud="c", nodes=("a1",), cpus=1, real_memory=1)
-    offer = Offer(
-        cloud="c", location=Location.PUBLIC, instance_type="t", zone="z", market=Market.SPOT,
-        price=0.0123456, cpus=1, memory=1,
-    )  # fmt: skip
+    pool = replace(PLAIN, name="p" * 300)
     spec = LaunchSpec(
-        generation="g", pool=pool, nodes=("a1",), offer=offer, jobs=tuple(range(10**6, 10**6 + 99))
+        generation="g", pool=pool, nodes=("a1",), offer=OFFER, jobs=tuple(range(10**6, 10**6 + 99))
     )
     tags = tags_of(spec, spec.nodes, Cluster(name="n", uuid="u"), "c")
     assert all(len(value) <= MAX_VALUE for value in tags.values())
