@@ -45,7 +45,7 @@ exec "$@"
 # $1 directory, $2 number, $3 stop or go, $4 pid, $5 seconds, $6 directory of programs, $7 keep
 _SAVE = r"""
 umask 066
-[ -d "$1" ] || mkdir "$1" || exit 40
+[ -L "$1" ] || [ -d "$1" ] || mkdir "$1" || exit 40 # a link of another user in /tmp is no directory
 if [ -L "$1" ] || [ ! -O "$1" ]; then
     echo "$1 belongs to $(stat -c '%U (uid %u)' "$1"): it is not the job's user's, or a link" >&2
     exit 40

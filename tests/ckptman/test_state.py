@@ -38,6 +38,18 @@ def image(number: int, job: int = 7) -> Image:
     )  # fmt: skip
 
 
+def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        early, late = (
+            replace(MOVE, run=replace(RUN, job=job), step=Step.BACK, changed=changed)
+            for job, changed in ((8, 50.0), (9, 100.0))
+        )
+        state.put(early, late, MOVE)
+        assert state.migrations() == (MOVE,)
+        assert state.migrations(since=100.0) == (MOVE, late)
+        assert state.migrations(since=50.0) == (MOVE, early, late)
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[CheckpointState]:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as made:

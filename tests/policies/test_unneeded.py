@@ -22,10 +22,10 @@ def look(
 
 
 def test_three_looks_in_a_row_over_the_whole_time_are_needed() -> None:
-    first = look(0.0, {})
-    second = look(60.0, first.standing)
+    first = look(1000.0, {})
+    second = look(1060.0, first.standing)
     assert (first.ready, second.ready) == ((), ())
-    (ended,) = look(61.0, second.standing).ready
+    (ended,) = look(1061.0, second.standing).ready
     assert ended.machine == "i-1"
     assert ended.reason == "Slurm has its node powered down for 61 s"
 

@@ -284,6 +284,13 @@ class TestRoom:
         assert (offer.free, offer.free_reason) == (1, "6 of 8 cpus are given out")
         assert (offer.zone, offer.price, offer.instance_type) == ("h0", 0.02, "small")
 
+    def test_a_launch_without_room_is_refused_in_words(self, proxy: EngineProxy) -> None:
+        proxy.fail(listing(*(row(n) for n in range(1, 5))))
+        with pytest.raises(CapacityError) as caught:
+            opened(proxy.url).launch(spec("bx9"))
+        assert caught.value.code == "NoSlots"
+        assert caught.value.message == "h0: 8 of 8 cpus are given out"
+
     def test_memory_bounds_too(self, proxy: EngineProxy) -> None:
         hosts = {"h0": DockerHost(url=proxy.url, cpus=64, memory=2500)}
         (offer,) = opened(hosts=hosts).offers(POOL)
