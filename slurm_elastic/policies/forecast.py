@@ -38,17 +38,17 @@ class Factor(NamedTuple):
 
 
 class Smoothed(NamedTuple):
-    """The state after some values: level, slope and its change, each one's factor, and the highest
-    value so far.
+    """The state after some values: level, the highest value so far, slope and its change, and each
+    one's factor.
     """
 
     level: float
+    highest: float
     slope: float = 0.0
     change: float = 0.0
     alpha: Factor = Factor()
     beta: Factor = Factor()
     gamma: Factor = Factor()
-    highest: float = 0.0
 
     def after(self, value: float) -> Smoothed:
         """Equation 4 with the next value."""
@@ -60,7 +60,7 @@ class Smoothed(NamedTuple):
         slope = beta.value * (level - self.level) + (1 - beta.value) * steeper
         gamma = self.gamma.after(slope - self.slope - self.change)
         change = gamma.value * (slope - self.slope) + (1 - gamma.value) * self.change
-        return Smoothed(level, slope, change, alpha, beta, gamma, max(self.highest, value))
+        return Smoothed(level, max(self.highest, value), slope, change, alpha, beta, gamma)
 
     def ahead(self, steps: int, most: float) -> float:
         """Equation 3, kept within 0 and the least of ``most`` and twice the highest value."""

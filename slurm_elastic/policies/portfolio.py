@@ -355,7 +355,7 @@ def _observe(states: list[Smoothed], row: Sequence[float], week: int) -> None:
         elif week == 1:
             states.append(Smoothed(used, highest=used))
         else:
-            states.append(Smoothed(0.0).after(used))
+            states.append(Smoothed(0.0, highest=0.0).after(used))
 
 
 def _uncovered(

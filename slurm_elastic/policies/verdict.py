@@ -76,7 +76,7 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
     max_time: float | None = None
-    interactive: bool = True
+    interactive: bool
     most: int = 0
     cloud_most: int | None = None
     nodes: Mapping[str, SlurmNode] | None = None

@@ -158,6 +158,22 @@ def test_nothing_can_be_intended_meanwhile(
         world.ledger.intend(None, "r", 0.0)  # type: ignore[arg-type]
 
 
+def test_what_is_told_is_what_is_wrong_now(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(FULL, no_room)
+        world.ledger.check()
+        assert "is full" in world.ledger.end_only
+    other = hold_lock(world)
+    world.advance(30)
+    assert "has locked" in world.ledger.end_only
+    other.execute("rollback")
+    other.close()
+    world.advance(30)
+    assert world.ledger.end_only == ""
+
+
 def test_a_locked_ledger(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
     bought = launches(world)
