@@ -27,8 +27,6 @@ from slurm_elastic.slurm.launcher import launchers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd, make_key
 
-pytestmark = pytest.mark.usefixtures("guarded")
-
 USER = 65534
 HOST = "127.0.0.1"
 
