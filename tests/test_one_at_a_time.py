@@ -41,7 +41,7 @@ def test_a_pass_goes_by_a_ledger_of_one_moment(
 ) -> None:
     cold = Exclusion(kind=COOL_DOWN, scope="c/t/z/spot", cause="none", since=5.0, until=9.0)
     other = Meanwhile(ledger._lock, lambda: ledger.exclude(cold))
-    monkeypatch.setattr(ledger, "exclusions", other.before(ledger.exclusions))
+    monkeypatch.setattr(ledger, "_select", other.before(ledger._select))
     state = ledger.state()
     other.end()
     assert (state.exclusions, ledger.exclusions()) == ((), (cold,))

@@ -18,7 +18,7 @@ from slurm_elastic.errors import EndOnlyError
 from slurm_elastic.ledger import SOUND, Condition, Ledger
 from slurm_elastic.ledger.schema import LEDGER, LEDGER_TABLES, add_decisions
 from slurm_elastic.model import LaunchSpec
-from slurm_elastic.store.files import BUSY_TIMEOUT, open_writer
+from slurm_elastic.store.files import open_writer, wait_as_usual
 from slurm_elastic.store.refuge import Refuge
 from slurm_elastic.store.store import Store
 from slurm_elastic.store.trouble import Kind, kind_of
@@ -129,7 +129,7 @@ class Followed(Ledger):
         self._identity, self._reads_only = None, False
         try:
             connection = open_writer(self._path, LEDGER, timeout=SHORT)
-            connection.execute(f"pragma busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+            wait_as_usual(connection)
             found = os.stat(self._path)
         except OSError as error:
             raise sqlite3.OperationalError(f"the ledger cannot be opened: {error}") from error

@@ -139,8 +139,7 @@ class Machines(Marks):
 
     def launch(self, generation: str) -> Launch | None:
         """The launch of that generation."""
-        with self._lock:
-            return self._launch(generation)
+        return self._launch(generation)
 
     def finished(self, generations: Collection[str]) -> dict[str, float]:
         """When these launches were answered: those of them that were."""

@@ -85,7 +85,7 @@ class Store:
     @contextmanager
     def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
         """For what is read and then written; inside another one, a part of that. ``changes``: which
-        of TABLES it changes, None where none, and all where nothing is said.
+        of TABLES it changes, None where none.
         """
         with self._lock:
             self._depth += 1
@@ -97,7 +97,7 @@ class Store:
                 raise
             finally:
                 self._depth -= 1
-                for name in changes or self.TABLES:
+                for name in changes:
                     self._memory.pop(name or "", None)
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:

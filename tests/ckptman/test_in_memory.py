@@ -36,7 +36,6 @@ class EnduringWorld(CkptWorld):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
     monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.enduring.BUSY_TIMEOUT", 0.1)
     monkeypatch.setattr("slurm_elastic.ledger.enduring.SHORT", 0.1)
     monkeypatch.setattr("slurm_elastic.ledger.enduring.AGAIN", 0.0)
 
