@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from guarded import GUARDS
@@ -11,16 +13,30 @@ from ledger_cases import spec
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
+from slurm_elastic.controller.usage_record import CALLS, CallTimes
 from slurm_elastic.errors import SlurmError, UnsettledError
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.ledger.enduring import Enduring, Followed
+from slurm_elastic.model import JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.slurm.fake import FakeSlurm
 
+NOTICE = RecordedNotice(
+    key="k1", source="cloud", offer="spot",
+    notice=Notice(instance="i-1", kind=NoticeKind.INTERRUPTION, seen=1.0),
+)  # fmt: skip
+MOVE = Migration(
+    run=JobRun(
+        job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p",
+        started=1.0,
+    ),
+    method="fake", threatened=("n1",), reason="r", step=Step.PLANNED, began=1.0, changed=1.0,
+)  # fmt: skip
 PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
 
 
@@ -50,6 +66,53 @@ def test_what_is_written_together(tmp_path: Path) -> None:
     state.count({"a": 1.0, "b": 2.0})
     state.refresh()
     state.close()
+
+
+def test_the_ledger_of_the_other_service(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    followed = Followed(tmp_path / "ledger.db")
+    assert followed.machines() == ()
+    followed.lift_requeue(8, 0, 1.0)
+    assert followed.lifted_requeues()
+    followed.close()
+    ledger.close()
+
+
+@pytest.mark.parametrize("kind", [CheckpointState, EnduringState])
+def test_the_state_of_checkpoints(tmp_path: Path, kind: type[CheckpointState]) -> None:
+    state = kind(tmp_path / "checkpoints.db")
+    state.refresh()
+    (warned,) = state.warn(NOTICE, now=1.0)
+    assert state.notices() == (warned,)
+    state.close_notice(warned, 2.0, release="n1")
+    assert state.releases() == ("n1",)
+    state.put(MOVE)
+    assert state.migrations() == (MOVE,)
+    assert state.open_migration(7, 0) == MOVE
+    assert state.was_moved(7, 0)
+    assert state.renewals(7, 1) == 0
+    assert state.images() == ()
+    assert state.unsavable() == {}
+    state.close()
+
+
+def test_a_state_that_goes_on_in_memory(tmp_path: Path) -> None:
+    state = EnduringState(tmp_path / "checkpoints.db")
+    state.check()
+    state._refuge.db.close()
+    assert state.counters() == {}
+    assert state.trouble[0]
+    state.close()
+
+
+def test_times_of_calls() -> None:
+    times, cloud = CallTimes(), SimpleNamespace(check=lambda: None)
+    for name in CALLS:
+        setattr(cloud, name, cloud.check)
+    provider: Any = cloud
+    times.watch("c", provider)
+    getattr(provider, min(CALLS))()
+    assert times.take()
 
 
 def test_requeues(tmp_path: Path) -> None:

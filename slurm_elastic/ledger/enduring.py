@@ -109,7 +109,7 @@ class Followed(Ledger):
         self._identity: tuple[int, int] | None = None
         self._again = float("-inf")
         self._reads_only = False
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(sqlite3.Error), self._lock:
             self._open()
 
     def _look_again(self) -> None:

@@ -68,6 +68,9 @@ class Store:
             self._memory.clear()
             self._db = db
 
+    def _forget(self) -> None:
+        self._memory.clear()
+
     def refresh(self) -> None:
         """Take in what other processes have written since: the first step of a pass."""
         with self._lock:
@@ -141,7 +144,7 @@ class Store:
         """
         if not writes:
             return
-        mine = Ticket(writes, applied or self._memory.clear)
+        mine = Ticket(writes, applied or self._forget)
         with self._gather:
             self._tickets.append(mine)
         with self._lock:
