@@ -53,23 +53,6 @@ def stop_of(
     return found | stopped_by_operators(config, directives, now)
 
 
-def stop_of_pool(
-    config: Config,
-    ledger: Ledger,
-    state: LedgerState,
-    rules: Mapping[str, PoolRules],
-    pool: Pool,
-    now: float,
-) -> str | None:
-    """The same of one pool; the ``state`` was read before."""
-    if not state.writable:
-        return ledger.end_only
-    cloud = next(c for c in config.clouds if c.name == pool.cloud)
-    closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
-    spent = spending(config, ledger, now)
-    return closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
-
-
 def stopped_by_operators(
     config: Config, directives: Sequence[Directive], now: float
 ) -> dict[str, str]:
@@ -122,6 +105,29 @@ def scope_of(
         blocked=blocked,
         booting=booting(state.machines, state.launches),
     )
+
+
+def scope_of_pool(
+    config: Config,
+    ledger: Ledger,
+    rules: Mapping[str, PoolRules],
+    pool: Pool,
+    now: float,
+    blocked: Mapping[str, str],
+    dearest: Mapping[str, float],
+) -> Scope:
+    """All bounds of a launch for that pool, from one reading of the ledger."""
+    state = ledger.state()
+    config = with_directives(config, state.directives, now)
+    found = scope_of(config, state, blocked, dearest)
+    if not state.writable:
+        stop: str | None = ledger.end_only
+    else:
+        cloud = next(c for c in config.clouds if c.name == pool.cloud)
+        closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
+        spent = spending(config, ledger, now)
+        stop = closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
+    return of_pool(found, pool, {pool.name: stop} if stop else {})
 
 
 def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.controller.budget import of_pool, scope_of, stop_of_pool, with_directives
+from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
@@ -121,11 +121,9 @@ class Site:
 
     def scope(self, pool: Pool) -> Scope:
         """All bounds of a launch for that pool, as they are now."""
-        state, now = self.ledger.state(), self.now()
-        config = with_directives(self.config, state.directives, now)
-        found = scope_of(config, state, self.blocked, self.dearest)
-        stop = stop_of_pool(config, self.ledger, state, self.rules, pool, now)
-        return of_pool(found, pool, {pool.name: stop} if stop else {})
+        return scope_of_pool(
+            self.config, self.ledger, self.rules, pool, self.now(), self.blocked, self.dearest
+        )
 
     def record(
         self,

@@ -283,8 +283,10 @@ class Daemon:
         """Whether nodes of it wait for their turn."""
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
-            trouble = self._unread(cloud, request, view)
-            return bool(resume(self._site, cloud, request, view, again=again, trouble=trouble))
+            state = self._site.ledger.state()
+            trouble = self._unread(cloud, request, view, state.read_whole)
+            waiting = resume(self._site, cloud, request, view, state, again=again, trouble=trouble)
+            return bool(waiting)
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = (
             unregistered_instances(self._site, cloud, request)
@@ -297,12 +299,13 @@ class Daemon:
         record_boot_failures(self._site, failed, request.id, jobs)
         return False
 
-    def _unread(self, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> str:
+    def _unread(
+        self, cloud: str, request: Request, view: Mapping[str, SlurmNode], read: Collection[str]
+    ) -> str:
         """Why nothing may be bought from a cloud that was never read: it cannot be. While that is
-        not known yet, the nodes that Slurm waits for wait.
+        not known yet, the nodes that Slurm waits for wait. ``read``: the clouds that were.
         """
         site = self._site
-        read = site.ledger.state().read_whole
         if cloud in read:
             unknown = self._uncounted(read)
             if unknown and still_wanted(site, cloud, request, view):

@@ -55,8 +55,16 @@ class Launched(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -> Launched:
-    """Start ``spec``. The intent is in the ledger before the cloud is called.
+def launch(
+    site: Site,
+    spec: LaunchSpec,
+    request: str,
+    *,
+    again: bool = False,
+    tell: Callable[[Sequence[Instance]], None] | None = None,
+) -> Launched:
+    """Start ``spec``. The intent is in the ledger before the cloud is called. ``tell`` records the
+    decision on what was started, in the transaction that writes the result down.
 
     A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
     five leave the intent open, as the machines may exist, and are logged whole. Where an earlier
@@ -80,7 +88,7 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
         return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
-    record_launch(site, spec, instances, request)
+    record_launch(site, spec, instances, request, tell)
     return Launched(outcome=Outcome.STARTED, instances=instances)
 
 
@@ -95,10 +103,17 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
 
 
 def record_launch(
-    site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str
+    site: Site,
+    spec: LaunchSpec,
+    instances: Sequence[Instance],
+    request: str,
+    tell: Callable[[Sequence[Instance]], None] | None = None,
 ) -> None:
     """Write a launch's result, and tell slurmctld the addresses where the provider is asked to."""
-    site.ledger.launched(spec.generation, instances, site.now())
+    with site.ledger.together():
+        site.ledger.launched(spec.generation, instances, site.now())
+        if tell is not None:
+            tell(instances)
     reach("launch.after-result")
     log.info(
         "launched request=%s generation=%s offer=%s count=%d wanted=%d",

@@ -27,7 +27,7 @@ from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instance
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
+from slurm_elastic.ledger import LedgerState, Machine
 from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Placement, Pool
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.boots import may_wait
@@ -54,6 +54,7 @@ def resume(
     cloud: str,
     request: Request,
     view: Mapping[str, SlurmNode],
+    state: LedgerState,
     *,
     again: bool = False,
     trouble: str = "",
@@ -62,11 +63,12 @@ def resume(
     machine or an open launch, and what Slurm no longer wants up, is dropped with a reason. A
     machine that is of the node's past ends first.
 
-    Returns the nodes that wait for their turn to boot; it is called ``again`` for them. With
+    ``view`` and ``state`` are Slurm's nodes and the ledger as they were read for it. Returns the
+    nodes that wait for their turn to boot; it is called ``again`` for them. With
     ``trouble`` nothing may be bought, and the nodes are given back for it.
     """
     mine = _nodes_of(site, cloud, request)
-    state, long_ago = site.ledger.state(), _long_ago(site, cloud)
+    long_ago = _long_ago(site, cloud)
     if past := _past(site, cloud, mine, view, state.machines, long_ago):
         terminate(site, cloud, past, POWERED_UP_AGAIN, request.id)
         state = site.ledger.state()
@@ -353,11 +355,16 @@ def _choices(provider: Provider) -> int:
 
 def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals) -> set[str]:
     """The nodes that need no other offer."""
-    result = launch(site, spec, request.id)
-    if result.outcome is not Outcome.REFUSED:
+
+    def tell(instances: Sequence[Instance]) -> None:
         tried.tell()
+        if nodes := tuple({i.node for i in instances}):
+            note(site, request, nodes, "launched", _bought(spec, instances))
+
+    result = launch(site, spec, request.id, tell=tell)
     if result.outcome is Outcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.
+        tried.tell()
         note(site, request, spec.nodes, "launch-in-doubt", result.why)
         return set(spec.nodes)
     started = {i.node for i in result.instances}
@@ -367,8 +374,6 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
         cool_partial(site, spec, len(started))
     else:
         forgive(site, spec, result.instances)
-    if started:
-        note(site, request, tuple(started), "launched", _bought(spec, result.instances))
     return started
 
 
