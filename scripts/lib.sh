@@ -64,11 +64,21 @@ set_up_tests() {
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev
     cd "$REPO"
     export PATH=$VENV/bin:$PATH
-    # Tests on a real slurmctld mostly wait, so more of them run at once than there are processors. Those
-    # of one file share a cluster and stay together; files start in the order of tests/conftest.py.
-    local workers=$(($(nproc) * 3))
-    SIDE_BY_SIDE=(-n $((workers < 8 ? workers : 8)) --dist loadfile --no-loadscope-reorder)
+    # Every process of a test would else compile what it imports, each time.
+    unset PYTHONDONTWRITEBYTECODE
+    "$VENV/bin/python" -m compileall -q "$REPO/slurm_elastic" || die "the package does not compile"
+    # Tests on a real slurmctld mostly wait (a cluster takes 3 % of a processor), so many more of them run
+    # at once than there are processors, if each has its gigabyte. Those of one file share a cluster and
+    # stay together; tests/order.py says which file starts when.
+    local processors memory
+    processors=$(nproc)
+    memory=$(awk '/^MemAvailable/ { print int($2 / 1048576) + 1 }' /proc/meminfo)
+    SIDE_BY_SIDE=(-n "$(least $((processors * 7)) 28 "$memory")" "${BY_FILE[@]}")
+    BUSY_SIDE_BY_SIDE=(-n "$(least $((processors * 2)) 16 "$memory")" "${BY_FILE[@]}")
 }
+BY_FILE=(--dist loadfile --no-loadscope-reorder)
+
+least() { printf '%s\n' "$@" | sort -n | head -n 1; }
 
 # --- Debian packages -------------------------------------------------------------------------
 

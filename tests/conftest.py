@@ -6,12 +6,13 @@ import ipaddress
 import os
 import sys
 from collections import defaultdict
+from typing import Any
 
 import boto3
 import pytest
 from guarded import guard_all
 from hypothesis import HealthCheck, settings
-from order import longest_first, mark_engines, real
+from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
@@ -69,10 +70,11 @@ _spent: defaultdict[str, float] = defaultdict(float)  # seconds by file
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Golden files are made anew by the test that compares them."""
+    """Golden files are made anew by the test that compares them; no test needs another's order."""
     parser.addoption(
         "--update-screens", action="store_true", help="write tests/golden/screens anew"
     )
+    parser.addoption("--shuffle", metavar="SEED", help="files and their tests in another order")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
@@ -82,10 +84,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Side by side the files that take longest start first, so that none is left alone at the end.
     """
     mark_engines(items)
-    if hasattr(config, "workerinput"):  # one of several processes: it does not know how many
-        longest_first(items)
+    if seed := config.getoption("--shuffle"):
+        items[:] = shuffled(items, seed)
+    elif hasattr(config, "workerinput"):  # one of several processes: it does not know how many
+        longest_first(items, slowest())
     else:
         items.sort(key=real)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds | None:
+    """For --dist loadfile ours; None: xdist's own."""
+    return FromBothEnds(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
