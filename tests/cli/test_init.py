@@ -18,6 +18,7 @@ from pathlib import Path
 import boto3
 import pytest
 from emulated import running_ec2, running_one
+from patience import patience
 from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
@@ -77,6 +78,8 @@ class Host:
         monkeypatch.setattr("slurm_elastic.providers.local.found.SOCKET", root / "no-agent")
         monkeypatch.setattr("os.cpu_count", lambda: 2)
         monkeypatch.setattr("slurm_elastic.providers.openstack.found.CONFIG_FILES", [])
+        for cloud in ("aws", "opennebula", "openstack"):  # a busy machine's emulated one is slow
+            monkeypatch.setattr(f"slurm_elastic.providers.{cloud}.found.PATIENCE", patience(60))
 
     def site(self, name: str) -> Path:
         if name == "fresh":

@@ -25,6 +25,7 @@ def head(docker_engine: Engine, trixie: str) -> Iterator[Host]:
     network = wanted["networks"]["slurm"]["name"]
     volumes = {short: v["name"] for short, v in wanted["volumes"].items()}
     with docker_engine.alone("compose"), contextlib.closing(docker_engine.client()) as client:
+        _remove(client, network, volumes.values())  # what a run that was killed has left
         try:
             client.networks.create(network)
             container = client.containers.create(
