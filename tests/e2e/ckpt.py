@@ -25,6 +25,8 @@ SITE: Mapping[str, Any] = {
     },
 }
 STEPS = 60
+UNTIL_ENOUGH = 10_000
+"""Steps of a counter that goes on, however slow the machine, until ``enough`` is said."""
 FILE_SIGN = "ckpt=signal,saved=file:state-%j,stop_signal=USR2"
 COUNTER = r"""#!/bin/bash
 #SBATCH --job-name=counter --cpus-per-task=2 --partition=aws
@@ -36,7 +38,7 @@ trap 'save' USR1
 trap 'save; while :; do sleep 1; done' USR2
 trap 'save; exit 0' HUP
 echo "$n" >> "runs-$SLURM_JOB_ID"
-while [ "$n" -lt STEPS ]; do
+while [ "$n" -lt STEPS ] && [ ! -e "enough-$SLURM_JOB_ID" ]; do
   n=$((n+1)); echo "$n" >> "steps-$SLURM_JOB_ID"; sleep 0.25
 done
 """
@@ -59,6 +61,18 @@ def begun_at(site: Sandbox, job: int) -> list[int]:
 
 def wait_steps(site: Sandbox, job: int, count: int) -> None:
     site.wait_for(lambda: len(steps(site, job)) >= count, PATIENCE, f"job {job}: {count} steps")
+
+
+def enough(site: Sandbox, job: int, runs: int) -> None:
+    """Once its last one of so many runs has done some steps: wait until the job has ended well.
+
+    None of its steps was done twice, none was left out.
+    """
+    site.wait_for(lambda: len(begun_at(site, job)) == runs, PATIENCE, f"job {job}: run {runs}")
+    wait_steps(site, job, begun_at(site, job)[-1] + 4)
+    (site.work / f"enough-{job}").touch()
+    site.wait_job(job)
+    each_once(site, job, len(steps(site, job)))
 
 
 def node_of(site: Sandbox, job: int) -> str:

@@ -11,12 +11,12 @@ import pytest
 
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.ckpt import SITE, begun_at, counter, each_once, kinds, settled, wait_steps
+from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, kinds, settled, wait_steps
 from tests.e2e.world import PATIENCE, machines, partition_of, running_nodes
 
 pytestmark = pytest.mark.e2e
 PROGRAM = (sys.executable, "-m", "slurm_elastic.cli.main")
-JOBS, STEPS = 10, 280
+JOBS = 10
 SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
 LONG = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 40\n"
 
@@ -46,7 +46,7 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
     site: Sandbox,
 ) -> None:
     jobs = [
-        counter(site, "--cpus-per-task=1", "--partition=aws,onprem", steps=STEPS)
+        counter(site, "--cpus-per-task=1", "--partition=aws,onprem", steps=UNTIL_ENOUGH)
         for _ in range(JOBS)
     ]
     for job in jobs:
@@ -59,9 +59,7 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
     assert "cloud aws is drained by root: new image" in said
     site.wait_for(lambda: not in_cloud(site, "aws"), 3 * PATIENCE, "all machines of aws leave")
     for job in jobs:
-        site.wait_job(job)
-        each_once(site, job, STEPS)
-        assert len(begun_at(site, job)) == 2
+        enough(site, job, runs=2)
         assert partition_of(site, job) == {"onprem"}
     settled(site)
     assert "Cloud aws is drained by root: new image" in command(site, "status")
@@ -92,16 +90,14 @@ def test_an_ordered_drain_at_its_time_loses_no_job_and_starts_none(site: Sandbox
 
 
 def test_a_cloud_is_emptied_to_another_with_its_running_and_waiting_jobs(site: Sandbox) -> None:
-    runs = counter(site, "--partition=aws", steps=STEPS)
+    runs = counter(site, "--partition=aws", steps=UNTIL_ENOUGH)
     wait_steps(site, runs, 4)
     waits = site.submit(SLEEP, "--partition=aws", "--begin=now+20")
     said = command(site, "migrate", "aws", "--to", "onprem", "--for", "1h")
     assert "Jobs go to partition onprem, 1 waiting job at once" in said
-    for job in (runs, waits):
-        site.wait_job(job)
-        assert partition_of(site, job) == {"onprem"}
-    each_once(site, runs, STEPS)
-    assert len(begun_at(site, runs)) == 2
+    enough(site, runs, runs=2)
+    site.wait_job(waits)
+    assert partition_of(site, runs) == partition_of(site, waits) == {"onprem"}
     assert "redirected" in kinds(site, f"job:{waits}")
     site.wait_for(lambda: not in_cloud(site, "aws"), PATIENCE, "the cloud is empty")
     settled(site)

@@ -9,12 +9,10 @@ import pytest
 
 from slurm_elastic.policies.threat import Cause
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.ckpt import SITE, counter, each_once, migrations, node_of, wait_steps
+from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, migrations, node_of, wait_steps
 from tests.e2e.world import PATIENCE
 
 pytestmark = pytest.mark.e2e
-STEPS = 700
-"""Of a quarter of a second and more: longer than it takes to hear of a plan, and to act on it."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,7 @@ def moved_for(site: Sandbox, job: int, cause: Cause) -> None:
 
 
 def test_a_job_leaves_before_a_maintenance_of_its_node(site: Sandbox) -> None:
-    job = counter(site, "--time=30", steps=STEPS)
+    job = counter(site, "--time=30", steps=UNTIL_ENOUGH)
     wait_steps(site, job, 4)
     node, start = node_of(site, job), time.time() + 100
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(start))
@@ -45,17 +43,15 @@ def test_a_job_leaves_before_a_maintenance_of_its_node(site: Sandbox) -> None:
     moved_for(site, job, Cause.MAINTENANCE)
     assert time.time() < start + 60
     assert node_of(site, job) != node
-    site.wait_job(job, timeout=600)
-    each_once(site, job, STEPS)
+    enough(site, job, runs=2)
     site.run(["scontrol", "delete", "reservation=new-disks"])
 
 
 def test_a_job_leaves_a_node_that_is_failing(site: Sandbox) -> None:
-    job = counter(site, steps=STEPS)
+    job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 4)
     node = node_of(site, job)
     site.run(["scontrol", "update", f"nodename={node}", "state=fail", "reason=ECC errors"])
     moved_for(site, job, Cause.HEALTH)
     assert node_of(site, job) != node
-    site.wait_job(job, timeout=600)
-    each_once(site, job, STEPS)
+    enough(site, job, runs=2)
