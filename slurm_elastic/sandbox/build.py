@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import re
@@ -11,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ from slurm_elastic.sandbox.spec import (
 USER = "slurm"
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")
 _FIRST_PORT, _LAST_PORT = 20000, 32000
+LAST_PORTS = Path("/run/slurm-elastic-sandbox-ports")
+"""Where the block of ports that was given last ended. Only root may write beside it."""
 _MAX_PATH = 60
 
 
@@ -90,15 +94,31 @@ def free_ports(spec: SandboxSpec) -> Ports:
     """A block of ports nobody listens on, below those the kernel gives out by itself."""
     needed = ports_needed(spec)
     step = -(-needed // 50) * 50
-    blocks = list(range(_FIRST_PORT, _LAST_PORT - step, step))
-    # At random, so that two sandboxes that come up at once hardly choose the same.
-    secrets.SystemRandom().shuffle(blocks)
     taken = _ports_of_others()
-    for first in blocks:
-        block = range(first, first + needed)
-        if taken.isdisjoint(block) and all(map(_is_free, block)):
-            return ports_from(first)
+    with _last_ports() as (begin, took):
+        blocks = range(_FIRST_PORT, _LAST_PORT - step, 50)
+        # Round and round: two that come up at once, and do not listen yet, get different ones.
+        for first in sorted(blocks, key=lambda first: (first < begin, first)):
+            block = range(first, first + needed)
+            if taken.isdisjoint(block) and all(map(_is_free, block)):
+                took(first + step)
+                return ports_from(first)
     raise SandboxError(f"no {needed} consecutive TCP ports are free on loopback")
+
+
+@contextlib.contextmanager
+def _last_ports() -> Iterator[tuple[int, Callable[[int], None]]]:
+    """Alone on this host: where the block given last ended, and how to note the next end."""
+    with LAST_PORTS.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+
+        def took(end: int) -> None:
+            file.truncate(0)
+            file.write(str(end))
+
+        yield int(text) if text.isdecimal() else 0, took
 
 
 def _ports_of_others() -> set[int]:

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import signal
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,13 @@ def test_another_sandbox_takes_none_of_its_ports_not_even_those_of_nodes_that_ar
     for _ in range(20):
         other = build.free_ports(spec)
         assert other.slurmctld >= first + needed
+
+
+def test_sandboxes_that_come_up_at_once_get_different_ports(monkeypatch, tmp_path):
+    """Nobody listens on them yet."""
+    monkeypatch.setattr(build, "LAST_PORTS", tmp_path / "ports")
+    firsts = sorted(build.free_ports(SandboxSpec()).slurmctld for _ in range(20))
+    assert all(later - first >= ports_needed(SandboxSpec()) for first, later in pairwise(firsts))
 
 
 def test_slurmctld_restarts_with_its_jobs(cluster):
