@@ -31,6 +31,16 @@ def moved_for(site: Sandbox, job: int, cause: Cause) -> None:
     assert move.image is not None
 
 
+def test_a_job_leaves_a_node_that_is_failing(site: Sandbox) -> None:
+    job = counter(site, steps=UNTIL_ENOUGH)
+    wait_steps(site, job, 4)
+    node = node_of(site, job)
+    site.run(["scontrol", "update", f"nodename={node}", "state=fail", "reason=ECC errors"])
+    moved_for(site, job, Cause.HEALTH)
+    assert node_of(site, job) != node
+    enough(site, job, runs=2)
+
+
 def test_a_job_leaves_before_a_maintenance_of_its_node(site: Sandbox) -> None:
     job = counter(site, "--time=30", steps=UNTIL_ENOUGH)
     wait_steps(site, job, 4)
@@ -42,16 +52,5 @@ def test_a_job_leaves_before_a_maintenance_of_its_node(site: Sandbox) -> None:
     ])  # fmt: skip
     moved_for(site, job, Cause.MAINTENANCE)
     assert time.time() < start + 60
-    assert node_of(site, job) != node
-    enough(site, job, runs=2)
-    site.run(["scontrol", "delete", "reservation=new-disks"])
-
-
-def test_a_job_leaves_a_node_that_is_failing(site: Sandbox) -> None:
-    job = counter(site, steps=UNTIL_ENOUGH)
-    wait_steps(site, job, 4)
-    node = node_of(site, job)
-    site.run(["scontrol", "update", f"nodename={node}", "state=fail", "reason=ECC errors"])
-    moved_for(site, job, Cause.HEALTH)
     assert node_of(site, job) != node
     enough(site, job, runs=2)
