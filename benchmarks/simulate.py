@@ -35,10 +35,13 @@ from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 HISTORIES = (("SDSC-SP2-1998-4.2-cln", 128, 1), ("SDSC-DS-2004-2.1-cln", 1664, 8))
+SHORT_JOBS = (("KTH-SP2-1996-2.1-cln", 100, 1), ("lublin_256", 256, 1))
+"""Histories of many short jobs, on which the bare loop has little to do."""
 PEERS = HISTORIES[0][0]
 SHORT = 5000
 GOALS = {"elastic": 0.3, "semi": 0.25}
 """Of the bare loop's speed; compiled 0.6."""
+SHORT_GOAL = 0.25
 AGAIN = """
 import sys
 from pathlib import Path
@@ -69,6 +72,11 @@ def main(arguments: Sequence[str]) -> Report:
         rows += of_history(title, jobs, nodes, procs, options)
         if name == PEERS and not options.no_peer:
             rows += beside_accasim(title, jobs, nodes, options)
+    for name, nodes, procs in SHORT_JOBS if options.goal is None else ():
+        path = history(name)
+        if path is not None:
+            jobs = swf.load(path).jobs
+            rows += of_short_jobs("-".join(name.split("-")[:2]), jobs, nodes, procs, options)
     if rows and not options.no_compiled:
         rows += of_compiled(options.rounds)
     return report("simulate", rows)
@@ -138,6 +146,26 @@ def of_history(
     rows.append(noted(f"{name} static: whole to its {SHORT}s one by one", parts, "of their speed"))
     rows.append(bounded(f"{name} memory", memory(jobs, procs), 300, "bytes/job"))
     return rows
+
+
+def of_short_jobs(
+    name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
+) -> list[Row]:
+    """The elastic cases on a history of many short jobs."""
+    best = fastest(
+        {
+            "bare": lambda: bare(jobs, nodes),
+            "elastic, spot": lambda: simulate(jobs, elastic(procs, jobs)),
+            "elastic, hourly leases": lambda: simulate(jobs, semi_elastic(procs)),
+        },
+        options.rounds,
+    )
+    speed = {case: len(jobs) / seconds for case, seconds in best.items()}
+    return [
+        at_least(f"{name} {case}", speed[case], speed["bare"], "jobs/s", SHORT_GOAL)
+        for case in best
+        if case != "bare"
+    ]
 
 
 def fastest(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """When an idle machine may go, and which idle machines a job gets first. Pure.
 
 Release policies answer ``due`` with the earliest time, from ``now`` on, at which a machine may go
-if it stays idle; they are asked only while no job waits. Where ``stays``, whoever is due at a time
-is due at any later one, too. ``started`` is when its billing began,
-``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the second).
+if it stays idle; they are asked only while no job waits. Where ``stays``, the idle time alone
+counts, and whoever is due at a time is due at any later one, too. ``started`` is when its billing
+began, ``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the
+second).
 
 Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
 integer seconds.

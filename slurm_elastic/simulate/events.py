@@ -5,6 +5,7 @@ An event is (time, kind, payload) in one integer; payload: job, batch or pool.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -76,7 +77,7 @@ class Moves:
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
         if machines.tracks:
-            machines.unexpect(expected)
+            del machines.expected[bisect_left(machines.expected, expected)]
         machines.busy -= need
         machines.busy_area += need * now
         if machines.draining or not self.reuse:
@@ -152,7 +153,7 @@ class Moves:
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.tracks:
-            machines.expect(expected)
+            insort(machines.expected, expected)
         if shared is not None and shared.share(job) != shared.whole:
             shared.open(job, pieces, ready, expected, idle)
         heappush(self.events, end << 35 | job)

@@ -23,7 +23,7 @@ from slurm_elastic.simulate.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.reservations import Profile
-from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
 Sales = list[tuple[int, int]]
@@ -66,7 +66,7 @@ class Machines:
         self.spots = [i for i, s in enumerate(self.sold) if s.offer.market is Market.SPOT]
         self.live_of = [0] * len(self.sold)
         self.falls = [-1] * len(self.sold)
-        self._same_fall = [range(0)] * len(self.sold)
+        self._same_fall = [(0, 0)] * len(self.sold)
         self._on_spot = [s.market is not None for s in self.sold]
         self._sharing = [
             [i for i, s in enumerate(self.sold) if s is one or (one.stock and s.stock == one.stock)]
@@ -90,9 +90,11 @@ class Machines:
         self.busy_area = self.up_area = 0
         self._pays_boots = pool.clock is Clock.REQUEST
         self._public, self._billed = pool.public, pool.billing.billed
-        self._due, self._stays = pool.release.due, pool.release.stays
+        self._due = pool.release.due
         self._lease = pool.billing.lease
         self._grid = pool.grid
+        # after: seconds from idle to due, where the idle time alone counts
+        self._after = pool.release.due(0, 0, 0, 1, public=pool.public) if pool.release.stays else -1
         self._born = 0
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
@@ -212,15 +214,11 @@ class Machines:
         as booting until then. ``turn``: when they begin to boot, if not now.
         """
         request = now if turn is None else turn
-        if len(sales) == 1:
-            offer, count = sales[0]
-            ready = request + self.boot_seconds(count)
-            started = [(self._batch(request if self._pays_boots else ready, count, offer), count)]
-        else:
-            count = sum([part for _, part in sales])
-            ready = request + self.boot_seconds(count)
-            begin = request if self._pays_boots else ready
-            started = [(self._batch(begin, part, offer), part) for offer, part in sales]
+        count = sales[0][1] if len(sales) == 1 else sum([part for _, part in sales])
+        seconds = self._boots.get(count)
+        ready = request + (self.boot_seconds(count) if seconds is None else seconds)
+        begin = request if self._pays_boots else ready
+        started = [(self._batch(begin, part, offer), part) for offer, part in sales]
         self.launches += len(started)
         self.booting += count
         up = self.idle + self.busy + self.booting
@@ -243,23 +241,23 @@ class Machines:
     def put_idle(self, batch: int, count: int, now: int) -> int | None:
         """Machines without work from ``now`` on; when to look whether they may go (None: known)."""
         self.idle += count
-        since = now if self._sinces else 0
-        self._put(batch, count, since)
         due = self.batch_due[batch]
-        if due > now and (due == NEVER or not self._sinces):
-            return None
-        return None if self._flagged else self.look_later(batch, since, now)
+        if self._sinces:
+            self._put(batch, count, now)
+            return None if due == NEVER or self._flagged else self.look_later(batch, now, now)
+        self._put(batch, count, 0)
+        return None if due > now or self._flagged else self.look_later(batch, 0, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
-        due, start, lease, public = self._due, self.batch_start[batch], self._lease, self._public
-        when = due(start, since or now, now, lease, public=public)
-        holds = self._stays or when > now  # what begins then lasts until the next look
-        while when % self._grid:
-            when += -when % self._grid
-            if not holds:
-                when = due(start, since or now, when, lease, public=public)
-                holds = when > now
+        after, grid = self._after, self._grid
+        if after >= 0:
+            when = since + after if since else now + after
+            if when < now:
+                when = now
+            when += -when % grid
+        else:
+            when = self._due_on_grid(self.batch_start[batch], since or now, now)
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:
@@ -267,6 +265,17 @@ class Machines:
             return when
         there.append((batch, since))
         return None
+
+    def _due_on_grid(self, start: int, since: int, now: int) -> int:
+        """The first look at which a machine is due whose lease says when."""
+        due, lease, public, grid = self._due, self._lease, self._public, self._grid
+        when = due(start, since, now, lease, public=public)
+        while when % grid:
+            ahead = when > now  # what begins then lasts until the next look
+            when += -when % grid
+            if not ahead:
+                when = due(start, since, when, lease, public=public)
+        return when
 
     def unpark(self, now: int) -> list[int]:
         """Look again at what was due and stayed; at which times, as far as these are new."""
@@ -290,17 +299,33 @@ class Machines:
         self.batch_live[batch] -= count
         self.live_of[self.batch_offer[batch]] -= count
         self.released += count
-        start, spot = self.batch_start[batch], self.batch_spot[batch]
+        start = self.batch_start[batch]
         area = count * (now if now > start else start)
         self.up_area += area
-        if spot:
+        if self.batch_spot[batch]:
             self.spot_live -= count
             self.spot_area += area
-        if start > now:
-            return  # taken back while it booted, on a bill that begins with its readiness
-        seconds, price = self.bill(batch, now, reclaimed=reclaimed)
-        self.billed += count * seconds
-        self.dollars["spot" if spot else "on-demand"] += count * price
+
+    def settle(self) -> None:
+        """Make the bill of all leases, when they have ended."""
+        total, paid, starts, offers = 0, [0.0, 0.0], self.batch_start, self.batch_offer
+        billed, on_spot, prices = self._billed, self._on_spot, [_flat(sold) for sold in self.sold]
+        rows = zip(
+            self.lease_batch, self.lease_end, self.lease_count, self.lease_reclaimed, strict=True
+        )
+        for batch, end, count, reclaimed in rows:
+            start, offer = starts[batch], offers[batch]
+            if start > end:
+                continue  # taken back while it booted, on a bill that begins with its readiness
+            price = prices[offer]
+            if price is None:
+                seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
+            else:
+                seconds = billed(start, end, reclaimed=bool(reclaimed))
+                cost = seconds / HOUR * price
+            total += count * seconds
+            paid[on_spot[offer]] += count * cost
+        self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
 
     def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
         """(seconds that are paid, dollars) of one machine of a batch that went at ``end``."""
@@ -345,6 +370,7 @@ class Machines:
             if count:
                 self.idle -= count
                 self.end(batch, count, now)
+        self.settle()
 
     def release_due(self, when: int, keep: int = 0) -> int:
         """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
@@ -395,7 +421,8 @@ class Machines:
     def expect_boot(self, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""
         self.coming[batch] = key = expectation(ready, batch | 1 << 31, count)
-        self.expect(key)
+        if self.tracks:
+            insort(self.expected, key)
 
     def expect(self, expected: int) -> None:
         """Note an ``expectation``."""
@@ -409,14 +436,20 @@ class Machines:
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing, beyond, shadow = need - free, _FAR, NEVER
-        for key in self.expected:
-            if key >= beyond:
-                break
+        missing, at, expected = need - free, 0, self.expected
+        for key in expected:
             missing -= key & _COUNT
-            if missing <= 0 and shadow == NEVER:
-                shadow = max(key >> 64, now)
-                beyond = (shadow + 1) << 64
+            at += 1
+            if missing <= 0:
+                break
+        else:
+            return NEVER, -missing
+        shadow = key >> 64
+        shadow = shadow if shadow > now else now
+        beyond = (shadow + 1) << 64
+        while at < len(expected) and expected[at] < beyond:
+            missing -= expected[at] & _COUNT
+            at += 1
         return shadow, -missing
 
     def profile(self, now: int, *, direct: bool) -> Profile:
@@ -431,12 +464,14 @@ class Machines:
             return None
         if len(same) > 1:
             live = sum([self.live_of[one] for one in same])
-        if now < self.falls[offer] and live in self._same_fall[offer]:
+        first, last = self._same_fall[offer]
+        if now < self.falls[offer] and first <= live < last:
             return None
         market = self.sold[offer].market
         if market is None:
             return None
-        when, self._same_fall[offer] = market.next_fall(now, live)
+        when, same_fall = market.next_fall(now, live)
+        self._same_fall[offer] = same_fall.start, same_fall.stop
         news = when not in (self.falls[offer], NEVER)
         self.falls[offer] = when
         return when if news else None
@@ -446,8 +481,8 @@ class Machines:
         return min(-self.stock(offer, now), self.live_of[offer])
 
     def _batch(self, start: int, count: int, offer: int) -> int:
-        spot = self._on_spot[offer]
-        self.batch_start.append(start)
+        spot, starts = self._on_spot[offer], self.batch_start
+        starts.append(start)
         self.batch_live.append(count)
         self.batch_spot.append(spot)
         self.batch_offer.append(offer)
@@ -459,7 +494,15 @@ class Machines:
         if spot:
             self.spot_live += count
             self.spot_area -= area
-        return len(self.batch_start) - 1
+        return len(starts) - 1
+
+
+def _flat(sold: Sold) -> float | None:
+    """The price of an offer, where it never moves."""
+    if sold.market is None:
+        return sold.offer.price
+    prices = sold.market.curve.prices
+    return prices[0] if len(prices) == 1 else None
 
 
 def _rate(offer: Offer) -> float:

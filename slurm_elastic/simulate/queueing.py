@@ -64,6 +64,7 @@ class Queue:
         self.extra = 0
         self.head: int | None = None
         self._reserved: Machines | None = None
+        self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
         """A new job, or one back after an interruption, in its place in the queue."""
@@ -110,14 +111,14 @@ class Queue:
 
     def _backfill(self, now: int) -> None:
         """Start what does not delay the first job."""
-        queue, place = self.waiting, self._place
-        waiting, seen = queue[:1], len(queue)
+        queue, place, only = self.waiting, self._place, self._only
+        waiting, seen, needs = queue[:1], len(queue), self.needs[0]
         most = self.depth or seen
         for position, job in enumerate(queue[1:], start=1):
             if len(waiting) >= most:
                 seen = position
                 break
-            if not place(job, now):
+            if (only is not None and needs[job] > only.idle) or not place(job, now):
                 waiting.append(job)
             elif not self._any_free():
                 seen = position + 1

@@ -106,7 +106,7 @@ class Grower:
                 break
         else:
             return []
-        pools = self.growing if self._is_open(now) else []
+        pools = self.growing if self.free_of_bounds or self._is_open(now) else []
         if own or (not self._costs_nothing and self._is_spent(now)):
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
