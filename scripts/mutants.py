@@ -103,7 +103,10 @@ OPERATORS = {"any": changed, "locks": unlocked, "durability": undurable}
 
 def _keywords(node: ast.AST) -> Sequence[ast.keyword]:
     """What a class says of its form (``frozen=True``): no behaviour of its own."""
-    return node.keywords if isinstance(node, ast.ClassDef) else ()
+    if not isinstance(node, ast.ClassDef):
+        return ()
+    calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+    return [*node.keywords, *(word for call in calls for word in call.keywords)]
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:

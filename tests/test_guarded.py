@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 from guarded import GUARDS
 from ledger_cases import spec
 
+from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
 from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.ckptstate.orders import SaveOrder
+from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.controller.usage_record import CALLS, CallTimes
 from slurm_elastic.errors import SlurmError, UnsettledError
@@ -103,6 +106,16 @@ def test_a_state_that_goes_on_in_memory(tmp_path: Path) -> None:
     assert state.counters() == {}
     assert state.trouble[0]
     state.close()
+
+
+def test_connections_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    shells = Shells(BlcrSettings())
+    connection = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(shells, "_connect", lambda *_: connection)
+    with shells._turn("h", time.time() + 60):
+        assert shells._client("h", 0.0) == (connection, False)
+        assert shells._client("h", 0.0) == (connection, True)
+    shells.close()
 
 
 def test_times_of_calls() -> None:

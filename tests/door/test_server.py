@@ -20,6 +20,8 @@ import pytest
 from slurm_elastic.door.answers import Peer
 from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 NOBODY = 65534
 SECONDS = 60.0
 QUICK = Bounds(request=0.3, answer=5.0, taking=0.5, rest=0.0)

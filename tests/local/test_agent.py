@@ -21,6 +21,8 @@ from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.records import read_records
 from slurm_elastic.model import InstanceState
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 CLUSTER = "11111111-2222-3333-4444-555555555555"
 
 

@@ -26,6 +26,8 @@ from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_events import QUEUE
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:

@@ -15,6 +15,8 @@ from slurm_elastic.sandbox.one_template import ParseError, parse
 from slurm_elastic.sandbox.one_world import Host, Pace, User, World, vm_template
 from slurm_elastic.sandbox.opennebula import Front, default_world, main
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 ADMIN, ALICE = "oneadmin:a", "alice:b"
 ALL = (-2, -1, -1, -1)
 

@@ -15,6 +15,8 @@ from slurm_elastic.errors import TransientError
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsBed]:

@@ -37,6 +37,8 @@ from slurm_elastic.providers.aws.settings import Allocation
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 TYPES = {
     "c5.large": InstanceType(cpus=2, memory=4096, price=0.085),
     "m5.large": InstanceType(cpus=2, memory=8192, price=0.096),

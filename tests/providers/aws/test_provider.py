@@ -57,6 +57,8 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture(scope="module")
 def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:

@@ -20,6 +20,8 @@ from providers.opennebula.bed import OneBed
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.sandbox.one_control import OneControl
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:

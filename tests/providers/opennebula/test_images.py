@@ -20,6 +20,8 @@ from slurm_elastic.providers.opennebula.requests import disks
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Image, User
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 ELASTIC, STRANGER = 2, 3
 OF_DEBIAN = {"SLURM_ELASTIC_OS": "debian", "SLURM_ELASTIC_VERSION": "12.5"}
 

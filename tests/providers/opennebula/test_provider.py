@@ -38,6 +38,8 @@ from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
 from slurm_elastic.sandbox.one_world import Host, Net, Pace
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 ELASTIC, USERS = 2, 1
 NO_HOST = "Cannot dispatch VM: No host with enough capacity to deploy the VM"
 FULL = [Host(id=0, name="tiny", cpu=0, memory=0)]

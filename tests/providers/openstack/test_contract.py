@@ -21,6 +21,8 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 
 @pytest.fixture(scope="module")
 def stand_in() -> Iterator[StandIn]:

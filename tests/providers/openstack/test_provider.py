@@ -35,6 +35,8 @@ from slurm_elastic.providers.openstack.errors import classify, from_fault, sente
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.providers.openstack.settings import Flavor
 
+pytestmark = pytest.mark.usefixtures("guarded")
+
 OFFER = Offer(
     cloud=NAME, location=Location.ON_PREMISES, instance_type="small", zone="default",
     market=Market.RESERVED, price=0.02, cpus=2, memory=4096,
