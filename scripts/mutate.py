@@ -83,8 +83,9 @@ def _by_name(path: Path, files: Sequence[Path]) -> list[str]:
 
 def _names(path: Path, file: Path) -> bool:
     """Whether a file of tests imports the module."""
-    folder = re.escape(".".join(path.relative_to(REPO).parent.parts))
-    stem = re.escape(path.parent.name if path.stem == "__init__" else path.stem)
+    module = path.parent if path.stem == "__init__" else path.with_suffix("")
+    *above, stem = map(re.escape, module.relative_to(REPO).parts)
+    folder = r"\.".join(above)
     text = file.read_text(encoding="utf-8")
     return bool(
         re.search(rf"{folder}(\.| import [^()]*?\b|[\w.]* import \(?[^)]*?\b){stem}\b", text)

@@ -50,6 +50,26 @@ def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path)
         assert state.migrations(since=50.0) == (MOVE, early, late)
 
 
+def test_what_was_over_long_ago_is_forgotten(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        early, late = (
+            replace(MOVE, run=replace(RUN, job=job), step=Step.BACK, changed=changed)
+            for job, changed in ((8, 50.0), (9, 100.0))
+        )
+        taken = replace(NOTICE, key="k2", notice=replace(NOTICE.notice, instance="i-2"))
+        state.put(early, late, MOVE)
+        advice = replace(NOTICE.notice, instance="i-3", kind=NoticeKind.REBALANCE)
+        state.warn(NOTICE, replace(NOTICE, key="k3", notice=advice), now=50.0)
+        state.warn(taken, now=100.0)
+        state.close_notice(NOTICE, 60.0)
+        state.close_notice(taken, 100.0)
+        assert state.interruptions(0.0) == {"spot": 2}
+        state.prune(100.0)
+        assert state.migrations(since=0.0) == (MOVE, late)
+        assert state.interruptions(0.0) == {"spot": 1}
+        assert state.warn(NOTICE, taken, now=110.0) == (NOTICE,), "as if it were new"
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[CheckpointState]:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as made:

@@ -50,6 +50,18 @@ def ledger(path: Path) -> Iterator[Ledger]:
 # launches
 
 
+def test_a_pass_takes_in_what_another_process_has_written(tmp_path: Path) -> None:
+    mine, other = Ledger(tmp_path / "ledger.db"), Ledger(tmp_path / "ledger.db")
+    mine.refresh()
+    assert mine.open_launches() == ()
+    other.intend(spec(), "r1", T0)
+    assert mine.open_launches() == (), "within a pass it is of one moment"
+    mine.refresh()
+    assert len(mine.open_launches()) == 1
+    mine.close()
+    other.close()
+
+
 def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> None:
     ledger.intend(spec(jobs=(7, 8)), "r1", T0)
     other = Ledger(path)
