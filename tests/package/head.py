@@ -1,0 +1,85 @@
+"""A head node to install packages on: this host's own Debian under a layer that is thrown away."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from patience import eventually, patience
+
+BOOT = Path(__file__).parent / "boot"
+
+
+class Head:
+    """It has processes, mounts and a systemd of its own, and this host's network."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._log = directory / "console"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
+                 "--ipc", "--uts", "--cgroup", str(BOOT), str(directory)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def running(self) -> bool:
+        """Whether systemd has started what there is to start."""
+        assert self._process.poll() is None, self.console()
+        return bool(self._init()) and "running" in self.run(
+            "systemctl", "is-system-running", check=False
+        ).replace("degraded", "running")
+
+    def run(self, *command: str, check: bool = True, seconds: float = 120.0) -> str:
+        """What a command of root's there says; AssertionError if it fails."""
+        done = subprocess.run(
+            ["nsenter", "--target", self._init(), "--mount", "--pid", "--ipc", "--uts",
+             "--cgroup", "/usr/bin/env", "-i", "HOME=/root", "LANG=C.UTF-8", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive",
+             *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False, timeout=patience(seconds),
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def shell(self, text: str, *, check: bool = True, seconds: float = 120.0) -> str:
+        """The same for a line of shell."""
+        return self.run("/bin/bash", "-ec", text, check=check, seconds=seconds)
+
+    def path(self, name: str) -> Path:
+        """A file there, from here."""
+        return Path(f"/proc/{self._init()}/root/{name.lstrip('/')}")
+
+    def console(self) -> str:
+        """What init and its services said."""
+        return self._log.read_text("utf-8", errors="replace")[-4000:]
+
+    def end(self) -> None:
+        """Every process there ends with its init."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(patience(30))
+
+    def _init(self) -> str:
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
+        return children[0] if children else ""
+
+
+@contextmanager
+def head() -> Iterator[Head]:
+    """One that is up; nothing of it is left."""
+    directory = Path(tempfile.mkdtemp(prefix="slurm-elastic-head.", dir="/var/tmp"))
+    try:
+        machine = Head(directory)
+        try:
+            eventually(machine.running, 60, machine.console)
+            yield machine
+        finally:
+            machine.end()
+    finally:
+        shutil.rmtree(directory)

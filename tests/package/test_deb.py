@@ -1,0 +1,171 @@
+"""The .deb on a head node with a real systemd: installed, upgraded while jobs run, refused, purged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import eventually, patience
+
+from tests.package.head import Head, head
+
+REPO = Path(__file__).parents[2]
+SITE = "/srv/site"
+BOTH = "slurm-elasticd slurm-elastic-ckptman"
+ENV = f'eval "$(slurm-elastic sandbox env --dir {SITE})"; cd {SITE}/work; '
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a head node"),
+]
+
+
+@pytest.fixture(scope="module")
+def deb() -> Iterator[Path]:
+    work = Path(f"/var/tmp/slurm-elastic-deb-{os.getpid()}")
+    try:
+        told = subprocess.run(
+            [REPO / "scripts" / "package", "deb", "--quick", "--output", work],
+            capture_output=True, text=True, check=False, timeout=patience(400),
+        )  # fmt: skip
+        assert told.returncode == 0, told.stdout + told.stderr
+        yield Path(told.stdout.splitlines()[-1])
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def newer(deb: Path) -> Path:
+    """The package as a later revision, which differs in one module."""
+    tree, path = deb.parent / "newer", deb.with_name("newer.deb")
+    subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+    control = tree / "DEBIAN" / "control"
+    control.write_text(re.sub(r"(?m)^(Version: .*?)-1~", r"\1-2~", control.read_text("utf-8")))
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, path],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    shutil.rmtree(tree)
+    return path
+
+
+def install(machine: Head, deb: Path) -> str:
+    return machine.run("dpkg", "--force-unsafe-io", "--install", str(deb), seconds=300)
+
+
+def site(machine: Head) -> None:
+    """A sandbox of the package's, whose services are systemd's from here on."""
+    machine.shell(
+        # Its slurmd's want the kind of control groups that this host has.
+        "exec unshare --mount bash -ec 'mount --rbind /run/host-cgroup /sys/fs/cgroup;"
+        f" exec slurm-elastic sandbox up --dir {SITE} --boot 2 --suspend-time 20'",
+        seconds=200,
+    )
+    machine.shell(
+        f"""
+        cp {SITE}/etc/{{slurm-elastic.yaml,cluster-uuid,installed.json}} /etc/slurm-elastic/
+        for name in {BOTH}; do
+            pid=$(sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p' {SITE}/run/$name.json)
+            kill $pid
+            while [ -e /proc/$pid ]; do sleep 0.1; done
+            mkdir -p /etc/systemd/system/$name.service.d
+            printf '[Service]\\nReadWritePaths={SITE}\\n' >/etc/systemd/system/$name.service.d/site.conf
+        done
+        slurm-elastic sandbox env --dir {SITE} | sed -n 's/^export \\(.*\\);$/\\1/p' >/etc/default/slurm-elastic
+        systemctl daemon-reload
+        systemctl start {BOTH}
+        """
+    )
+
+
+def batch(machine: Head, seconds: int) -> str:
+    answer = machine.shell(
+        f"{ENV} setpriv --reuid=nobody --regid=nogroup --clear-groups"
+        f" sbatch --parsable --ntasks=1 --cpus-per-task=2 --exclude=st[1-2] --wrap 'sleep {seconds}'"
+    )
+    return answer.split()[-1]
+
+
+def state(machine: Head, job: str) -> str:
+    found = re.search(
+        r"JobState=(\w+)", machine.shell(f"{ENV} scontrol show job {job}", check=False)
+    )
+    return found[1] if found else ""
+
+
+def active(machine: Head) -> list[str]:
+    return machine.run("systemctl", "is-active", *BOTH.split(), check=False).split()
+
+
+def test_from_the_first_installation_to_the_purge(deb):
+    with head() as machine:
+        assert "slurm-elastic " in install(machine, deb)
+        # Nothing is started, nor will be; what a person needs is there.
+        assert active(machine) == ["inactive", "inactive"]
+        enabled = machine.run("systemctl", "is-enabled", *BOTH.split(), check=False).split()
+        assert enabled == ["disabled", "disabled"]
+        assert machine.run("man", "-w", "slurm-elastic-conf", "slurm-elasticd").count(".gz") == 2
+        owned = machine.run("dpkg", "-S", "/etc/default/slurm-elastic")
+        assert owned.startswith("slurm-elastic:")
+
+        site(machine)
+        before = machine.path(f"{SITE}/etc/slurm.conf.before-slurm-elastic").read_bytes()
+        running, waiting = upgraded_with_jobs(machine, newer(deb))
+        refused_while_machines_run(machine, [running, waiting])
+
+        told = machine.run("dpkg", "--purge", "slurm-elastic", seconds=200)
+        assert machine.path(f"{SITE}/etc/slurm.conf").read_bytes() == before, told
+        for gone in ("/opt/slurm-elastic", "/etc/slurm-elastic", "/etc/default/slurm-elastic"):
+            assert not machine.path(gone).exists(), told
+        assert "inactive" in machine.run("systemctl", "is-active", "slurm-elasticd", check=False)
+        assert machine.run("dpkg-query", "-l", "slurm-elastic", check=False).startswith(
+            "dpkg-query: no"
+        )
+
+
+def upgraded_with_jobs(machine: Head, deb: Path) -> tuple[str, str]:
+    """A job runs through the upgrade; another one's request comes while no service is there."""
+    assert active(machine) == ["active", "active"], machine.run("journalctl", "-n40")
+    running = batch(machine, 15)
+    eventually(lambda: state(machine, running) == "RUNNING", 120, lambda: logs(machine))
+    first = machine.run("systemctl", "show", "--property=MainPID", *BOTH.split())
+    machine.run("systemctl", "stop", "slurm-elasticd")
+    waiting = batch(machine, 1)
+    requests = machine.path(f"{SITE}/state/requests")
+    eventually(lambda: any(requests.glob("*")), 60, lambda: logs(machine))
+    machine.shell("echo slurm-elasticd.service >/run/slurm-elastic.stopped")  # as prerm would have
+    install(machine, deb)
+    assert active(machine) == ["active", "active"], logs(machine)
+    assert machine.run("systemctl", "show", "--property=MainPID", *BOTH.split()) != first
+    assert "-2~" in machine.run("dpkg-query", "-W", "slurm-elastic")
+    for job in (running, waiting):
+        eventually(lambda job=job: state(machine, job) == "COMPLETED", 180, lambda: logs(machine))
+    return running, waiting
+
+
+def refused_while_machines_run(machine: Head, jobs: list[str]) -> None:
+    """A machine that nobody would end any more keeps the package where it is."""
+    last = batch(machine, 5)
+    eventually(lambda: state(machine, last) == "RUNNING", 120, lambda: logs(machine))
+    told = machine.run("dpkg", "--purge", "slurm-elastic", check=False, seconds=200)
+    assert "slurm-elastic stays installed" in told
+    assert active(machine) == ["active", "active"]
+    eventually(lambda: state(machine, last) == "COMPLETED", 120, lambda: logs(machine))
+    eventually(lambda: powered_down(machine), 180, lambda: logs(machine))
+
+
+def powered_down(machine: Head) -> bool:
+    nodes = machine.shell(f"{ENV} sinfo --noheader --Node --format='%N %t'").splitlines()
+    return all(line.split()[1] in ("idle", "idle~") for line in nodes if line) and not any(
+        " idle" in line and not line.endswith("~") and not line.startswith("st") for line in nodes
+    )
+
+
+def logs(machine: Head) -> str:
+    return machine.shell(
+        f"journalctl -n60 -u slurm-elasticd -u slurm-elastic-ckptman; {ENV} sinfo; squeue; tail -n20 {SITE}/log/slurmctld.log",
+        check=False,
+    )
