@@ -98,6 +98,17 @@ class Chooser(Protocol):
 
 
 @runtime_checkable
+class Expiring(Protocol):
+    """A provider that can tell when its credentials end."""
+
+    def credentials_end(self) -> float | None:
+        """When somebody has to have renewed them (Unix time); None: no end is known, or they are
+        renewed without anybody. At most one cheap call. ProviderError.
+        """
+        ...
+
+
+@runtime_checkable
 class Examinable(Protocol):
     """A provider that can tell more of its cloud's state than ``check`` and ``offers`` do."""
 

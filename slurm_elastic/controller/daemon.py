@@ -29,6 +29,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
+from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import run_guarded, tick_all
@@ -71,7 +72,7 @@ PRUNING = 3600.0
 KEEP_HISTORY = 30 * 86400.0
 
 
-OWN = ("overdue", "settle", "policies", "operators", "usage", "notify")
+OWN = ("overdue", "settle", "policies", "operators", "usage", "notify", "credentials")
 """The workers of what is of no single cloud, each with a periodic task of its own."""
 
 
@@ -133,6 +134,7 @@ class Daemon:
             self._settler.looks,
             self._usage.looks,
             self._teller.looks,
+            CredentialsEnd(site, own["credentials"]).looks,
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")

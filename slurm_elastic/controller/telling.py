@@ -107,10 +107,18 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
         yield from of_budget(f"cloud {name}" if name else "cluster", budget, spent)
     for name, spent in spending_of_accounts(config, ledger, now).items():
         budget = config.policies.account_budgets[name]
+<<<<<<< HEAD
         yield from of_budget(f"account {name}", budget, spent)
     yield from of_rate(config, site.usage())
     yield from of_breakers(ledger.breakers(), now)
     yield from of_health(ledger.health())
+=======
+        yield from occasions.of_budget(f"account {name}", budget, spent)
+    yield from occasions.of_rate(config, site.usage())
+    yield from occasions.of_breakers(ledger.breakers(), now)
+    yield from occasions.of_health(ledger.health())
+    yield from occasions.of_credentials(ledger.health(), now)
+>>>>>>> bff44b9 (Credentials that end are told a day before: status, doctor, notify, a metric, an alert)
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,

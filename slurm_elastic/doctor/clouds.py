@@ -13,12 +13,13 @@ from msgspec.structs import replace as altered
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import types_of
+from slurm_elastic.credentials import ending, soon
 from slurm_elastic.doctor import catalogue
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.model import Finding, Level, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.policies.ranking import Scope, ceiling, mispriced, unsold
-from slurm_elastic.protocols import Examinable, Provider
+from slurm_elastic.protocols import Examinable, Expiring, Provider
 from slurm_elastic.providers import open_provider
 
 NO_LIMITS = Limits()
@@ -55,6 +56,8 @@ def look(
     yield credentials
     if credentials.level is Level.WRONG:
         return  # all else would fail for the same reason
+    if isinstance(provider, Expiring):
+        yield from _expiry(provider, time.time())
     yield _machines(provider)
     for pool in pools:
         yield from _pool(provider, cloud, pool, limits)
@@ -85,6 +88,22 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
             advice=cloud.reach_advice,
         )
     return Finding(what="credentials", level=Level.OK, found="accepted")
+
+
+def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
+    try:
+        ends = provider.credentials_end()
+    except ProviderError as error:
+        yield Finding(what="credentials' end", level=Level.NOTE, found=str(error))
+        return
+    if ends is not None:
+        near = soon(ends, now)
+        yield Finding(
+            what="credentials' end",
+            level=Level.NOTE if near else Level.OK,
+            found=ending(ends, now),
+            advice="renew them before: then nothing there can be started or ended" if near else "",
+        )
 
 
 def _machines(provider: Provider) -> Finding:

@@ -23,6 +23,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.controller.usage_record import BUCKETS
+from slurm_elastic.credentials import ends_of
 from slurm_elastic.directive import limit_changes
 from slurm_elastic.door.records import read_facts
 from slurm_elastic.errors import SlurmElasticError
@@ -130,6 +131,9 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     yield _gauge("cloud_last_error", "The error that stands, by code.", [
         ({"cloud": name, "code": one.code or "error"}, 1.0)
         for name, one in clouds if one is not None and one.error is not None
+    ])  # fmt: skip
+    yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
+        ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
     ])  # fmt: skip
     yield _gauge("doubt", "Whether the cloud's list cannot be true; nothing ends by it.", [
         ({"cloud": name}, float(one is not None and one.code == "unlisted"))

@@ -26,6 +26,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Metrics
 from slurm_elastic.controller.usage_record import BUCKETS, LAG, CallTimes, observe, settle
+from slurm_elastic.credentials import health_of
 from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
 from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError
@@ -79,6 +80,13 @@ def test_they_say_what_status_says(site: Config, ledger: Ledger) -> None:
         NOW - 3
     )
     assert not any("job=" in name or "user=" in name for name in found)
+
+
+def test_credentials_have_their_end(site: Config, ledger: Ledger) -> None:
+    ledger.report_health(health_of("aws", NOW + 99_999, NOW), health_of("rack", None, NOW))
+    found = samples(text(site, NOW))
+    name = 'slurm_elastic_credential_expiry_timestamp_seconds{cloud="aws"}'
+    assert {n: v for n, v in found.items() if "expiry" in n} == {name: NOW + 99_999}
 
 
 def test_without_a_ledger_that_is_what_they_say(tmp_path: Path) -> None:
@@ -304,7 +312,7 @@ def test_each_alert_comes_when_it_should_and_not_before(tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     promtool("test", "rules", tests.name, cwd=tmp_path)
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-    assert len(alerts) == 13
+    assert len(alerts) == 14
     fired = re.findall(r"alertname: (\w+)\n\s+exp_alerts:\n", tests.read_text())
     silent = re.findall(r"alertname: (\w+), exp_alerts: \[\]", tests.read_text())
     assert set(fired) == set(silent) == alerts

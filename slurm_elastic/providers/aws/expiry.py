@@ -1,8 +1,8 @@
 """When the credentials end that a person has to renew; those that botocore renews are no concern.
 
-Botocore knows an end only of what it renews. The rest is in the files of the tools that wrote them:
-AWS_CREDENTIAL_EXPIRATION of the environment (aws configure export-credentials, aws-vault), a word in
-the profile (saml2aws and its like), the token that ``aws sso login`` keeps.
+Botocore knows an end only of what it renews. The rest is told by the tools that made them:
+AWS_CREDENTIAL_EXPIRATION in the environment (aws configure export-credentials), a word in the
+profile (saml2aws and its like), the token that ``aws sso login`` keeps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _time(text: object) -> float | None:
     if not text:
         return None
     try:
-        when: datetime = parse_timestamp(text)
+        when: datetime = parse_timestamp(str(text))
     except (ValueError, TypeError, OverflowError):
         return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-
-import boto3
-from botocore.exceptions import BotoCoreError
 
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.model import Finding, Level, Pool
@@ -30,7 +26,6 @@ def examine(
         *_image(api, settings, clock),
         *_subnets(api, settings, pools),
         *_groups(api, settings),
-        _expiry(settings, clock()),
     )
 
 
@@ -137,25 +132,6 @@ def _groups(api: Api, settings: AwsCloud) -> Iterator[Finding]:
         yield _refused("security groups", error, expected, "DescribeSecurityGroups")
         return
     yield Finding(what="security groups", level=Level.OK, found=f"there: {names}")
-
-
-def _expiry(settings: AwsCloud, now: float) -> Finding:
-    """Only temporary credentials that botocore renews have one."""
-    try:
-        session = boto3.session.Session(profile_name=settings.profile)
-        credentials: Any = session.get_credentials()
-    except BotoCoreError as error:
-        return Finding(what="credentials' expiry", level=Level.WRONG, found=str(error))
-    ends = getattr(credentials, "_expiry_time", None)
-    if not isinstance(ends, datetime):
-        return Finding(what="credentials' expiry", level=Level.OK, found="none is known")
-    left = ends.timestamp() - now
-    return Finding(
-        what="credentials' expiry",
-        level=Level.OK if left > 0 else Level.WRONG,
-        found=f"in {left / 60:.0f} min; botocore renews them" if left > 0 else "expired",
-        advice="" if left > 0 else "renew them (aws sso login, or the instance's role)",
-    )
 
 
 def _refused(what: str, error: ProviderError, expected: str, only_here: str = "") -> Finding:

@@ -36,6 +36,7 @@ from slurm_elastic.providers.aws.catalog import Offers
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import MISMATCH
+from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.instances import Machines
@@ -173,8 +174,12 @@ class AwsProvider:
         filters = [{"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
+    def credentials_end(self) -> float | None:
+        """See ``expiry``; the cloud is not asked."""
+        return credentials_end(self._settings)
+
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Image, subnets, security groups, credentials' expiry, clock, quotas and rights."""
+        """Image, subnets, security groups, clock, quotas and rights."""
         return (
             *preflight.examine(self._api, self._settings, pools, self._clock),
             *preflight.chosen_images(self._images, pools),

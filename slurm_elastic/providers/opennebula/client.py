@@ -7,6 +7,7 @@ releases in use (6.10 and 7.x, whose OneServer moved) take another transport in 
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import os
 import socket
@@ -116,6 +117,20 @@ def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has n
     server = OneServer(settings.endpoint, session=session(settings, os.environ))
     server._ServerProxy__transport = Transport(settings.timeout, context)
     return server
+
+
+def token_end(user: Any, secret: str) -> float | None:  # noqa: ANN401 - pyone has no types
+    """When the login token that ``secret`` is ends; None for a password, and a token without end.
+
+    oned tells tokens as they are (6.10), or their SHA-256 (as recorded from 7.x).
+    """
+    known = {secret, hashlib.sha256(secret.encode()).hexdigest()}
+    tokens = getattr(user, "LOGIN_TOKEN", None) or ()
+    for token in tokens if isinstance(tokens, list | tuple) else (tokens,):
+        if str(getattr(token, "TOKEN", "")) in known:
+            ends = int(getattr(token, "EXPIRATION_TIME", -1))
+            return float(ends) if ends > 0 else None
+    return None
 
 
 def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +30,9 @@ from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
-from slurm_elastic.providers.opennebula import convert, preflight, requests
+from slurm_elastic.providers.opennebula import client, convert, preflight, requests
 from slurm_elastic.providers.opennebula import notices as opennebula_notices
 from slurm_elastic.providers.opennebula.capacity import ACCOUNT, GROUP, bounds
-from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import is_refusal, translated
 from slurm_elastic.providers.opennebula.images import Images
@@ -160,6 +160,11 @@ class OpenNebulaProvider:
     def check(self) -> None:
         """The account's own record: one row, and only with the right password."""
         self._call("user.info", -1)
+
+    def credentials_end(self) -> float | None:
+        """Of a login token; a password has no end."""
+        secret = client.session(self._settings, os.environ).partition(":")[2]
+        return client.token_end(self._call("user.info", -1), secret)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Version, templates, images, quotas, hosts."""
@@ -335,5 +340,5 @@ class OpenNebulaProvider:
     def _opened(self) -> Any:  # noqa: ANN401
         with self._lock:
             if self._server is None:
-                self._server = open_server(self._settings)
+                self._server = client.open_server(self._settings)
             return self._server

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +167,44 @@ class Api:
             raise Refused(method, path.partition("?")[0], answer.status_code, _message(answer))
         return answer.json() if answer.content else None
 
+    def credentials_end(self) -> float | None:
+        """Unix time; of a token, an application credential or a password, whichever there is. What
+        keystoneauth raises.
+        """
+        session = self._services["compute"].session
+        auth: Any = session.auth
+        with self._http.within(self._timeout):
+            access = auth.get_access(session)
+            name = type(auth).__name__
+            if name.endswith("Token"):
+                return float(access.expires.timestamp())
+            if name == "ApplicationCredential":
+                return _time(_application_credential(session, access).get("expires_at"))
+        return _time(access._data["token"]["user"].get("password_expires_at"))
+
     def close(self) -> None:
         """Give the connections back."""
         self._http.close()
+
+
+def _application_credential(session: Any, access: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    """Keystone's record of the one in use; empty where it does not show it."""
+    used = access._data["token"].get("application_credential") or {}
+    base = session.auth.token_url.removesuffix("/auth/tokens")
+    path = f"{base}/users/{access.user_id}/application_credentials/{used.get('id')}"
+    answer = session.request(path, "GET", raise_exc=False, log=False, connect_retries=0)
+    if answer.status_code >= 400:
+        return {}
+    found: Mapping[str, Any] = answer.json().get("application_credential") or {}
+    return found
+
+
+def _time(text: str | None) -> float | None:
+    """Keystone's times are of UTC, with and without saying so."""
+    if text is None:
+        return None
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def region_of(settings: OpenStackCloud, http: BoundedSession) -> Any:  # noqa: ANN401 - the SDK's

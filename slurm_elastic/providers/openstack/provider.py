@@ -157,6 +157,11 @@ class OpenStackProvider:
         """A list of one server: needs a token and the very right that reconcile needs."""
         self._call("compute", "GET", "/servers?limit=1")
 
+    def credentials_end(self) -> float | None:
+        """Of a token, an application credential or a password that ends."""
+        with translated(self.name):
+            return self._opened().credentials_end()
+
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Flavors, images, networks, key pair, security groups, zones, quotas."""
         found = [*preflight.examine(self._call, self._settings, self._catalog, pools)]

@@ -76,6 +76,8 @@ class World(Struct, kw_only=True):
     visible_after: float = 0.0
     delete_conflicts: int = 0
     images: list[dict[str, Any]] = field(default_factory=list)
+    password_ends: str | None = None
+    credential_ends: str | None = None
 
 
 class StandIn:
@@ -295,6 +297,8 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         if list(body) != ["os-getConsoleOutput"] or match[1] not in world.servers:
             return 404, {"itemNotFound": {"code": 404, "message": f"Instance {match[1]}"}}
         return 200, {"output": "printed by " + match[1]}
+    if path == "/v3/users/u/application_credentials/ac":
+        return 200, {"application_credential": {"expires_at": world.credential_ends}}
     if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})", path):
         known = {
             i["id"]: i for i in ({"id": IMAGE, "name": "worker", "status": "active"}, *world.images)
@@ -373,7 +377,11 @@ def _version(owner: StandIn, path: str) -> Any:
 
 
 def _token(owner: StandIn, body: Any) -> tuple[int, Any]:
-    password = body["auth"]["identity"]["password"]["user"]["password"]
+    identity = body["auth"]["identity"]
+    credential = identity.get("application_credential")
+    password = credential["secret"] if credential else PASSWORD
+    if "password" in identity:
+        password = identity["password"]["user"]["password"]
     if password != owner.world.password:
         words = "The request you have made requires authentication."
         return 401, {"error": {"code": 401, "message": words, "title": "Unauthorized"}}
@@ -398,8 +406,14 @@ def _token(owner: StandIn, body: Any) -> tuple[int, Any]:
         "token": {
             "expires_at": "2036-01-01T00:00:00.000000Z",
             "issued_at": "2026-01-01T00:00:00.000000Z",
-            "methods": ["password"],
-            "user": {"id": "u", "name": "elastic", "domain": domain},
+            "methods": identity["methods"],
+            "user": {
+                "id": "u",
+                "name": "elastic",
+                "domain": domain,
+                "password_expires_at": owner.world.password_ends,
+            },
+            **({"application_credential": {"id": "ac", "restricted": True}} if credential else {}),
             "project": {"id": "p", "name": "hpc", "domain": domain},
             "roles": [],
             "catalog": catalog,

@@ -1,0 +1,42 @@
+"""When the clouds' credentials end: looked at now and then, kept in the ledger for all who tell."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Executor
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.credentials import health_of
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.protocols import Expiring
+
+log = logging.getLogger(__name__)
+
+PERIOD = 600.0
+
+
+class CredentialsEnd:
+    """``looks`` is the daemon's task."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self.looks = PeriodicTask(site, worker, self.look, "credentials", period=PERIOD)
+
+    def look(self) -> None:
+        """Ask each provider that can tell; a cloud that does not answer keeps what it said."""
+        site = self._site
+        for name, provider in site.providers.items():
+            if not isinstance(provider, Expiring):
+                continue
+            try:
+                ends = provider.credentials_end()
+            except ProviderError as error:
+                log.info("credentials' end is not known cloud=%s error=%s", name, error)
+                continue
+            except Exception:
+                log.exception("credentials' end is not known cloud=%s", name)
+                continue
+            known = any(h.name == health_of(name, ends, 0.0).name for h in site.ledger.health())
+            if known or ends is not None:
+                site.ledger.report_health(health_of(name, ends, site.now()))

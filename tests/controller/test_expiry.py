@@ -1,0 +1,74 @@
+"""Credentials that end: looked at by the daemon, told by all who tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurm_elastic.config.telling import Event
+from slurm_elastic.controller.expiry import CredentialsEnd
+from slurm_elastic.controller.telling import all_occasions
+from slurm_elastic.credentials import ends_of
+from slurm_elastic.errors import TransientError
+from slurm_elastic.protocols import Expiring
+from tests.controller.world import Inline, World
+
+
+class Ending:
+    """Tells an end, or fails."""
+
+    def __init__(self, ends: float | None) -> None:
+        self.ends = ends
+        self.error: Exception | None = None
+
+    def credentials_end(self) -> float | None:
+        if self.error is not None:
+            raise self.error
+        return self.ends
+
+
+def looked(world: World, provider: Any) -> None:
+    assert isinstance(provider, Expiring)
+    site = world.site
+    CredentialsEnd(type(site)(**{**vars(site), "providers": {"pub": provider}}), Inline()).look()
+
+
+def told(world: World) -> list[tuple[str, str]]:
+    return [
+        (one.key, one.text) for one in all_occasions(world.site) if one.event is Event.CREDENTIALS
+    ]
+
+
+def test_it_is_told_from_a_day_before_and_no_more_once_they_are_renewed(world: World) -> None:
+    provider = Ending(world.now + 3 * 86400)
+    looked(world, provider)
+    assert dict(ends_of(world.ledger.health())) == {"pub": provider.ends}
+    assert told(world) == []
+    provider.ends = world.now + 5 * 3600
+    looked(world, provider)
+    ((key, text),) = told(world)
+    assert key == f"credentials/pub/{provider.ends:.0f}"
+    assert "credentials of cloud pub end in 5 h" in text
+    provider.ends = world.now + 90 * 86400
+    looked(world, provider)
+    assert told(world) == []
+    provider.ends = None
+    looked(world, provider)
+    assert dict(ends_of(world.ledger.health())) == {}
+
+
+@pytest.mark.parametrize("error", [TransientError("pub", "Busy", "later"), ValueError("nonsense")])
+def test_a_cloud_that_does_not_answer_keeps_what_it_said(world: World, error: Exception) -> None:
+    provider = Ending(world.now - 60)
+    looked(world, provider)
+    provider.error = error
+    looked(world, provider)
+    ((_, text),) = told(world)
+    assert "ended" in text
+
+
+def test_status_names_them_as_a_problem(world: World) -> None:
+    looked(world, Ending(world.now + 600))
+    (problem,) = [h.told for h in world.ledger.health() if h.error]
+    assert problem.startswith("credentials of pub: end in 10 min")
