@@ -102,7 +102,7 @@ def site(machine: Head) -> None:
 def batch(machine: Head, seconds: int) -> str:
     answer = machine.shell(
         f"{ENV} setpriv --reuid=nobody --regid=nogroup --clear-groups"
-        f" sbatch --parsable --partition=aws --ntasks=1 --wrap 'sleep {seconds}'"
+        f" sbatch --parsable --partition=aws --exclusive --wrap 'sleep {seconds}'"
     )
     return answer.split()[-1]
 
@@ -151,9 +151,10 @@ def upgraded_with_jobs(machine: Head, deb: Path) -> tuple[str, str]:
     eventually(lambda: state(machine, running) == "RUNNING", 120, lambda: logs(machine))
     first = machine.run("systemctl", "show", "--property=MainPID", *BOTH.split())
     machine.run("systemctl", "stop", "slurm-elasticd")
-    waiting = batch(machine, 1)
     requests = machine.path(f"{SITE}/state/requests")
-    eventually(lambda: any(requests.glob("*")), 60, lambda: logs(machine))
+    before = set(requests.iterdir())
+    waiting = batch(machine, 1)
+    eventually(lambda: set(requests.iterdir()) - before, 60, lambda: logs(machine))
     machine.shell("echo slurm-elasticd.service >/run/slurm-elastic.stopped")  # as prerm would have
     install(machine, deb)
     assert active(machine) == ["active", "active"], logs(machine)
