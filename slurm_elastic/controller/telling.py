@@ -27,6 +27,7 @@ from slurm_elastic.config.telling import Event, Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_accounts
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.credentials import ending, ends_of, soon
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model import Exclusion, Usage
 from slurm_elastic.model_ledger import Health
@@ -107,18 +108,11 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
         yield from of_budget(f"cloud {name}" if name else "cluster", budget, spent)
     for name, spent in spending_of_accounts(config, ledger, now).items():
         budget = config.policies.account_budgets[name]
-<<<<<<< HEAD
         yield from of_budget(f"account {name}", budget, spent)
     yield from of_rate(config, site.usage())
     yield from of_breakers(ledger.breakers(), now)
     yield from of_health(ledger.health())
-=======
-        yield from occasions.of_budget(f"account {name}", budget, spent)
-    yield from occasions.of_rate(config, site.usage())
-    yield from occasions.of_breakers(ledger.breakers(), now)
-    yield from occasions.of_health(ledger.health())
-    yield from occasions.of_credentials(ledger.health(), now)
->>>>>>> bff44b9 (Credentials that end are told a day before: status, doctor, notify, a metric, an alert)
+    yield from of_credentials(ledger.health(), now)
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
@@ -269,6 +263,18 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
             )
         elif one.error is not None and one.code == STRAY:
             yield Occasion(event=Event.STRAY, key="stray", text=f"paid machines: {one.error}")
+
+
+def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
+    """Credentials that end within a day; the end is part of the key, as renewed ones are others."""
+    for cloud, ends in ends_of(health):
+        if soon(ends, now):
+            yield Occasion(
+                event=Event.CREDENTIALS,
+                key=f"credentials/{cloud}/{ends:.0f}",
+                text=f"the credentials of cloud {cloud} {ending(ends, now)}: renew them",
+                values={"cloud": cloud, "ends": ends},
+            )
 
 
 def of_moves(moves: Iterable[Migration]) -> Iterator[Occasion]:
