@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.key_machines import lay, living, module, told
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -46,14 +47,16 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="auth/slurm: print the slurm.jwks of a cloud's machines, for an image",
         description="Print the slurm.jwks of a cloud's machines: everybody's keys, so that they "
         "hear slurmctld, and the cloud's own, with which they sign. It is a secret.",
+        epilog=examples("slurm-elastic key show aws"),
     )
-    show.add_argument("cloud", metavar="CLOUD")
+    show.add_argument("cloud", metavar="CLOUD", help="one of the configuration")
     show.set_defaults(run=run_show)
     convert = actions.add_parser(
         "convert",
         help="auth/slurm: print the slurm.jwks that fits a slurm.key",
         description="Print a slurm.jwks whose one key is that of FILE. Daemons that have the "
         "slurm.key and such that have this file believe each other. It is a secret.",
+        epilog=examples("slurm-elastic key convert /etc/slurm/slurm.key"),
     )
     convert.add_argument("file", metavar="FILE", help="such as /etc/slurm/slurm.key")
     convert.set_defaults(run=run_convert)
