@@ -60,7 +60,7 @@ SHORT = 60.0
 
 class Stage:
     """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how wrong
-    the head's clock is. Everything else is as in tests.controller.world.
+    the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by kind. Everything else is as in tests.controller.world.
     """
 
     spending: Any = None
@@ -90,6 +90,7 @@ class Stage:
         self.books = Books(self)
         self.log = _Log(self)
         self.requests: list[tuple[str, Sequence[str], Mapping[int, Sequence[str]]]] = []
+        self.losing: Counter[str] = Counter()
         self._received = itertools.count()
         self.since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
@@ -287,6 +288,10 @@ class Stage:
     def program(self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]) -> None:
         """As programs/power.py does it: where the disk is full the request is lost."""
         self.requests.append((kind, tuple(nodes), dict(jobs)))
+        if self.losing[kind]:
+            self.losing[kind] -= 1
+            self.struck["request lost"] += 1
+            return
         lines = ", ".join(f'{{"job_id": {j}, "nodes": "{compress(of)}"}}' for j, of in jobs.items())
         file = os.memfd_create("resume.json")  # of slurmctld's own disk
         os.write(file, f'{{"jobs": [{lines}], "all_nodes": "{compress(nodes)}"}}'.encode())

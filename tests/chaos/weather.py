@@ -222,10 +222,8 @@ class Weather:
 
     def requests(self) -> None:
         stage, rng = self._stage, self._rng
-        if rng.random() < 0.5 and not stage.disk.trouble:
-            for file in sorted((stage.config.state / "requests").glob("*.json"))[:1]:
-                file.unlink()
-                self._struck("request lost")
+        if rng.random() < 0.5:  # of those to come, so that no daemon has read it before
+            stage.losing[rng.choice(("resume", "suspend"))] += rng.choice((1, 2, 4))
             return
         self._again()
 
