@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,16 @@ WRONGS = {
 }
 
 
+COUNTED = {
+    "machines": "machines made",
+    "spared": "times one was there that nobody could know of",
+    "jobs": "jobs",
+    "completed": "jobs completed",
+    "fallen": "jobs that may not be requeued ended with their machine",
+    "saved": "saves of jobs",
+}
+
+
 def main() -> int:
     """Exit 1 where a seed failed."""
     given = _arguments()
@@ -165,22 +176,20 @@ def _tell(
     done: int, struck: Counter[str], counts: Counter[str], dollars: Counter[str],
     failed: Sequence[Outcome],
 ) -> None:  # fmt: skip
-    print(f"{done} seeds, {counts['seconds'] / HOUR:.0f} h of virtual time")
+    hours, faults = counts["seconds"] / HOUR, sum(struck.values())
+    print(f"{done} seeds, {hours:.0f} h of virtual time, {faults} faults and consequences:")
     for kind, count in sorted(struck.items()):
         print(f"  {count:8d}  {kind}")
-    print(
-        f"{counts['machines']} machines made, {counts['spared']} times one that nobody could know of"
-    )
-    print(
-        f"{counts['jobs']} jobs: {counts['completed']} completed, {counts['fallen']} that may not be "
-        f"requeued ended with their machine; {counts['saved']} saves"
-    )
-    for kind, value in sorted(dollars.items()):
+    for kind, words in COUNTED.items():
+        print(f"  {counts[kind]:8d}  {words}")
+    for kind, value in sorted({"unaccounted": 0.0, **dollars}.items()):
         print(f"  ${value:10.2f}  {kind}")
+    print("of all that:")
     kinds = Counter(kind for one in failed for kind, _ in one.wrongs)
     for words, of in WRONGS.items():
-        print(f"{sum(kinds[kind] for kind in of):6d} {words}")
-    print(f"failing seeds: {[one.seed for one in failed] or 'none'}")
+        print(f"  {sum(kinds[kind] for kind in of):8d}  {words}")
+    seeds = ", ".join(str(one.seed) for one in failed) or "none"
+    print(textwrap.fill(f"failing seeds: {seeds}", 80, subsequent_indent="  "))
 
 
 def _arguments() -> argparse.Namespace:

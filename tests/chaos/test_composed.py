@@ -16,9 +16,12 @@ from tests.controller.chaos import SECONDS
 
 REPO = Path(__file__).parents[2]
 SABOTAGED = (
-    "synced_now_and_then", "intents_unwritten", "one_missing_answer_is_an_end",
-    "ended_without_an_end",
+    "spending_unlocked", "synced_now_and_then", "intents_unwritten",
+    "one_missing_answer_is_an_end", "bought_from_an_unread_cloud",
+    "an_old_suspend_ends_a_new_machine", "ended_without_an_end", "orphans_stay", "launched_again",
 )  # fmt: skip
+FOUND = "100"
+"""Seeds within which each of these is found."""
 
 
 def chaos(*options: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +55,6 @@ def test_a_day_with_an_hour_of_a_full_disk_and_a_damaged_ledger() -> None:
 
 @pytest.mark.parametrize("defect", SABOTAGED)
 def test_a_defect_put_in_on_purpose_is_found(defect: str) -> None:
-    done = chaos("--seeds", "400", "--sabotage", defect)
+    done = chaos("--seeds", FOUND, "--sabotage", defect)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -45,7 +45,7 @@ class Weather:
                 act()
         if rng.random() < 0.06:
             self._submit(rng.choice(self._clouds))
-        if rng.random() < 0.02:  # all at once
+        if rng.random() < (0.06 if stage.kind == "one cap" else 0.02):  # all at once
             for cloud in self._clouds * 2:
                 self._submit(cloud)
         if rng.random() < self.often:
