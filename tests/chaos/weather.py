@@ -35,6 +35,12 @@ class Weather:
         self._job = 0
         self._coming: set[str] = set()
         self._clouds = sorted(stage.clouds)
+        if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
+            self._unreadable()
+            self._later(self._rng.uniform(5.0, 40.0), self._burst)
+        if stage.kind == "one cap":  # clouds race for what is left of it
+            for begin in (5.0, 200.0, 400.0):
+                self._later(begin + self._rng.uniform(0.0, 100.0), self._burst)
 
     def blow(self) -> None:
         """One step: what users do, what is due, and perhaps another fault."""
@@ -45,9 +51,8 @@ class Weather:
                 act()
         if rng.random() < 0.06:
             self._submit(rng.choice(self._clouds))
-        if rng.random() < (0.06 if stage.kind == "one cap" else 0.02):  # all at once
-            for cloud in self._clouds * 2:
-                self._submit(cloud)
+        if rng.random() < 0.02:
+            self._burst()
         if rng.random() < self.often:
             FAMILIES[rng.choice(self.families)](self)
         for owner in (DAEMON, CKPTMAN):
@@ -74,6 +79,17 @@ class Weather:
             self._job, among, rng.choice((1, 1, 2)), rng.choice((20.0, 90.0, 300.0)),
             requeue=rng.random() < 0.8,
         )  # fmt: skip
+
+    def _burst(self) -> None:
+        """Users of all clouds come at once."""
+        for cloud in self._clouds * 2:
+            self._submit(cloud)
+
+    def _unreadable(self) -> None:
+        for cloud in self._clouds:
+            times = self._rng.choice((2, 6))
+            self._stage.clouds[cloud].fail_next(AuthError, times, "instances")
+        self._struck("cloud: AuthError")
 
     # the families
 
@@ -143,11 +159,9 @@ class Weather:
                 file.write(b"\xa5" * 4096)
                 os.fsync(file.fileno())
         self._struck(f"disk: ledger {kind}")
-        if rng.random() < 0.5:  # just then no cloud can be read, and users come
-            for cloud in self._clouds:
-                stage.clouds[cloud].fail_next(AuthError, rng.choice((2, 6)), "instances")
-                self._submit(cloud)
-            self._struck("cloud: AuthError")
+        if rng.random() < 0.5:
+            self._unreadable()
+            self._burst()
         if stage.sched.lives(DAEMON) and rng.random() < 0.4:
             stage.kill(DAEMON)
             self._struck("killed at any moment")
