@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from guarded import GUARDS
 from ledger_cases import spec
+from patience import patience
 
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
@@ -190,6 +193,28 @@ def test_work_of_a_job() -> None:
     assert crew.submit(1, (0.0, 0.0), lambda: None)
     assert not crew.busy(1)
     crew.close()
+
+
+def test_work_in_a_thread() -> None:
+    crew, done = KeyedExecutor(1), threading.Event()
+    assert crew.submit(1, (0.0, 0.0), done.set)
+    assert done.wait(patience(60))
+    crew.close()
+
+
+def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
+    ledger, state = Ledger(tmp_path / "ledger.db"), CheckpointState(tmp_path / "checkpoints.db")
+    journal = Journal(ledger, state, lambda: 5.0)
+    journal.note("c", "saved", ["job:7"], "why")
+    ledger.close()
+    journal.flush()
+    assert state.counters() == {'ckpt_decisions_total{kind="saved"}': 1.0}
+    state.close()
+    again = Ledger(tmp_path / "ledger.db")
+    journal._ledger = again
+    journal.flush()
+    assert [one.reason for one in again.decisions("job:7")] == ["why"]
+    again.close()
 
 
 def test_the_list_of_jobs() -> None:
