@@ -59,7 +59,7 @@ set_up_tests() {
         install_packages prometheus
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true
     }
-    [ -x /usr/bin/lintian ] && [ -x /usr/bin/rpmspec ] || install_packages lintian rpm # for what they say of packaging/
+    [ -x /usr/bin/rpmspec ] || install_packages rpm # for what it says of packaging/slurm-elastic.spec
     # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
     compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev
