@@ -35,7 +35,7 @@ GUARDS = (
     Guard("controller.munge_keys:MungeKeys", "_lock", ("_known",)),
     Guard("controller.prolog:PrologServer", "_changed", ("_waiting", "_queue_wanted")),
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),
-    Guard("controller.usage_record:CallTimes", "_lock", ("_counts",)),
+    Guard("controller.usage_record:CallTimes", "_lock", ("_calls",)),
     Guard("door.server:Door", "_changed", ("_asked", "_answered")),
     Guard("ledger.enduring:Enduring", "_lock", ("_refuge",),
           free=("condition", "_select")),

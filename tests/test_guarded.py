@@ -53,6 +53,7 @@ pytestmark = pytest.mark.usefixtures("guarded")
 def test_the_ledger(tmp_path: Path, kind: type[Ledger]) -> None:
     ledger = kind(tmp_path / "ledger.db")
     ledger.refresh()
+    ledger.intend(spec(), "r1", 5.0)
     with ledger.together():
         ledger.intend(spec(), "r1", 5.0)
     assert len(ledger.current()[1]) == 1
