@@ -6,9 +6,11 @@ import ipaddress
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import leaks
 import pytest
 from guarded import guard_all
 from hypothesis import HealthCheck, settings
@@ -55,7 +57,16 @@ settings.load_profile("shared")
 
 
 @pytest.fixture(autouse=True)
-def _no_session_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_left() -> Iterator[None]:
+    """A test that changes the process for the next ones fails itself. The first fixture, so the last to end."""
+    before = leaks.state()
+    yield
+    if left := leaks.left(before, leaks.state()):
+        pytest.fail(f"the test leaves changes behind:\n{left}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_session_of_another_test(_nothing_is_left: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3 keeps the credentials that its first client found in the environment."""
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 

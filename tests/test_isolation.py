@@ -1,9 +1,11 @@
-"""Tests cannot reach beyond this machine."""
+"""Tests cannot reach beyond this machine, nor change the process for others unseen."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
+import leaks
 import pytest
 
 
@@ -18,3 +20,15 @@ def test_this_machine_may_be_asked(host: str) -> None:
     with socket.socket(family) as client:
         client.settimeout(5.0)
         assert client.connect_ex((host, 9)) != 0  # nobody listens, and nothing is raised
+
+
+def test_changes_of_the_process_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = leaks.state()
+    assert leaks.left(before, leaks.state()) == ""
+    monkeypatch.setenv("SOMETHING", "new")
+    monkeypatch.chdir(tmp_path)
+    told = leaks.left(before, leaks.state()).splitlines()
+    assert told == [
+        "$SOMETHING: None became 'new'",
+        f"working directory: {before['working directory']!r} became {str(tmp_path)!r}",
+    ]
