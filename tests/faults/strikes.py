@@ -8,7 +8,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
 CLUSTER = Cluster(name="site", uuid=UUID)
-TIMEOUT = 2.0
+TIMEOUT = 6.0
 """Seconds; of a busy machine even an emulator takes its time."""
 SHORT = {"throttle": 3, "internal": 3, "auth": 2}
 OF_LISTS = {
