@@ -151,6 +151,8 @@ class Runs:
         self.interruptions += 1
         if now <= run.ready:
             self.held += run.idle * (now - run.given)
+            if now < run.ready == self.first[job]:
+                self.first[job] = -1  # it never began; it may sooner than this, elsewhere
             return run
         self.held += run.idle * (run.ready - run.given)
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)

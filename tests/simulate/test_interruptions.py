@@ -20,7 +20,7 @@ from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
-from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.runs import Run
@@ -62,6 +62,19 @@ def test_a_job_on_many_machines_is_interrupted_with_the_first_of_them() -> None:
         DEFAULT_MTTI,
         pytest.approx(DEFAULT_MTTI / 16),
     ]
+
+
+def test_a_run_whose_machine_is_lost_while_it_boots_never_began() -> None:
+    """The second job waits for machines that would be ready at 201, and runs at 200 on one that is."""
+    market = SpotMarket(Curve.flat(0.1), available=[(0, 9), (200, 3)])
+    pool = PoolModel(
+        name="cloud", machines=8, price=1.0, boot=BootTimes(((1, 20), (8, 60))), release=Idle(60),
+        spot=market, clock=Clock.REQUEST,
+    )  # fmt: skip
+    jobs = Jobs([Job(1, 0, 115, 1, 6), Job(2, 168, 0, 1, 2)])
+    outcome = simulate(jobs, Scenario(pools=(pool,), growth=Slurm()))
+    assert outcome.figures.interruptions == 1
+    assert (list(outcome.starts), list(outcome.ends)) == ([54, 200], [169, 200])
 
 
 def test_machines_count_and_not_jobs() -> None:
