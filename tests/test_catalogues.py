@@ -50,7 +50,7 @@ def bed(ec2: Ec2Control) -> AwsBed:
 
 
 def config_of(bed: AwsBed, state: Path, wanted: object, **types: object) -> Config:
-    cloud = bed.settings(types=dict(types), catalogue=True)
+    cloud = bed.settings(types=dict(types), catalogue=True, timeout=patience(60))
     pool = PoolSettings(
         name="pub", cloud="aws", nodes="pub[1-4]", cpus=4, memory=8192, instance_types=wanted,
         markets=(Market.SPOT, Market.ON_DEMAND),
@@ -65,7 +65,10 @@ SOME = Requirements(cpus="4..8", memory=">=8G", generation=">=5", exclude=("t*",
 
 
 def test_ec2_tells_types_and_prices(bed: AwsBed) -> None:
-    found = {t.name: t for t in catalogues.ask(bed.settings(catalogue=True), 1.0).types}
+    found = {
+        t.name: t
+        for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+    }
     assert len(found) > 500
     large = found["c5.large"]
     assert (large.cpus, large.memory, large.price) == (2, 4096, 0.085)
@@ -99,7 +102,7 @@ def test_spot_above_the_catalogues_price_blocks_the_type(bed: AwsBed, tmp_path: 
 def test_the_price_list_refused_is_the_cloud_refused(bed: AwsBed, tmp_path: Path) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="GetProducts"))
     with pytest.raises(AuthError):
-        catalogues.ask(bed.settings(catalogue=True), 1.0)
+        catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0)
     config = catalogues.completed(config_of(bed, tmp_path, SOME), time.time())
     assert config.clouds[0].shapes == {}
     (finding,) = doctor.examine(config, config.clouds[0], plan.pools_of(config), time.time())
@@ -180,7 +183,10 @@ def test_flavors_are_types(tmp_path: Path) -> None:
     with StandIn().serving() as stand_in:
         bed = StackBed(stand_in, tmp_path)
         stand_in.world.page = 2
-        types = {t.name: t for t in catalogues.ask(bed.settings(catalogue=True), 1.0).types}
+        types = {
+            t.name: t
+            for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+        }
     assert (types["small"].cpus, types["small"].memory, types["small"].price) == (2, 4096, None)
 
 
@@ -199,7 +205,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
 
 def test_templates_are_types(one: OneControl, tmp_path: Path) -> None:
     bed = OneBed(one, tmp_path)
-    types = {t.name: t for t in catalogues.ask(bed.settings(catalogue=True), 1.0).types}
+    types = {
+        t.name: t
+        for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+    }
     worker = types["worker"]
     assert (worker.cpus, worker.memory, worker.price) == (2, 4096, None)
     assert worker.own == {"template": 0}
