@@ -62,6 +62,7 @@ class Report(Struct, frozen=True, kw_only=True):
             caption=self.machine,
             caption_justify="left",
             box=box.SIMPLE,
+            padding=(0, 1, 0, 0),
             title_justify="left",
         )
         for name in ("case", "ours", "reference", "unit", "ratio", "goal", "ok"):
@@ -69,8 +70,8 @@ class Report(Struct, frozen=True, kw_only=True):
             table.add_column(
                 name,
                 justify="right" if number else "left",
-                no_wrap=name != "case",
-                min_width=30 if name == "case" else None,
+                no_wrap=name not in ("case", "unit"),
+                max_width=14 if name == "unit" else None,
             )
         for row in self.rows:
             table.add_row(
