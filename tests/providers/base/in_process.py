@@ -22,6 +22,7 @@ from providers.openstack import stand_in as nova_stand_in
 from slurm_elastic.config import Cluster
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.opennebula import client
 from slurm_elastic.providers.opennebula import provider as opennebula
 from slurm_elastic.providers.opennebula.client import OneServer, Transport
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -95,7 +96,7 @@ class OneInProcess:
     @contextmanager
     def serving(cls, lag: float) -> Iterator[OneInProcess]:
         cloud = cls(lag)
-        with mock.patch.object(opennebula, "open_server", return_value=cloud.server()):
+        with mock.patch.object(client, "open_server", return_value=cloud.server()):
             yield cloud
 
     def server(self) -> Any:
