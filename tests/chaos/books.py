@@ -54,6 +54,11 @@ class Books:
             self._stage.note(f"WRONG {kind}: {words}")
             self.wrongs.append((kind, f"at {self._stage.sched.now:.0f} s: {words}"))
 
+    @property
+    def _misses(self) -> int:
+        """Lists in a row after which a machine that they lack has ended."""
+        return self._stage.config.timings.misses
+
     # the ledger, read beside the services
 
     def rows(self) -> tuple[dict[str, Row], set[str]] | None:
@@ -117,10 +122,12 @@ class Books:
         self._limits(counted)
 
     def _is_hidden(self, one: Instance, row: Row | None) -> bool:
-        """Nobody can know of it: its cloud has not listed it, often enough where it was known."""
+        """Nobody can know of it: its cloud has not listed it, often enough where it was known. The
+        first list that has it again may have been answered, and not be taken in.
+        """
         cloud = self._stage.clouds[one.cloud]
         if row is not None:
-            often = cloud.omitted[one.id] >= self._stage.config.timings.misses
+            often = max(cloud.omitted[one.id], cloud.before[one.id]) >= self._misses
             hidden = often or row.suspending is not None
         else:
             hidden = self.lost_at >= one.launched - T0 and cloud.listed[one.id] < TOLD
@@ -190,10 +197,9 @@ class Books:
         stage = self._stage
         if state.lower() not in ("down", "power_down_force") or not is_up(node):
             return
-        misses = stage.config.timings.misses
         works = {n for j in stage.slurm.queue().values() if "RUNNING" in j.states for n in j.nodes}
         for one in stage.machines_of(node.name):
-            hidden = stage.clouds[one.cloud].omitted[one.id] >= misses
+            hidden = stage.clouds[one.cloud].omitted[one.id] >= self._misses
             if one.address == node.address and not hidden and node.name in works:
                 self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
 
@@ -295,7 +301,7 @@ class Books:
 
     def _was_denied(self, one: Instance, row: Row) -> bool:
         """By as many lists as it takes to believe that it is gone: one after its end was decided."""
-        enough = 1 if row.suspending is not None else self._stage.config.timings.misses
+        enough = 1 if row.suspending is not None else self._misses
         return self._stage.accounts[one.cloud].denied[one.id] >= enough
 
     def _unaccounted(self, one: Instance, dollars: float, why: str) -> None:

@@ -42,8 +42,8 @@ class Account(FakeAccount):
 
 
 class Cloud(FakeProvider):
-    """``omitted`` counts the daemon's answered lists in a row that lacked a machine of ours, ``listed``
-    those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
+    """``omitted`` counts the daemon's answered lists in a row that lacked a machine of ours, ``before``
+    is that as of the list before; ``listed`` counts those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
     that it lacks.
     """
 
@@ -54,6 +54,7 @@ class Cloud(FakeProvider):
         super().__init__(*args)
         self.stage = stage
         self.omitted: Counter[str] = Counter()
+        self.before: Counter[str] = Counter()
         self.listed: Counter[str] = Counter()
         self.lies: list[float] = []
         self.slow = 0.0
@@ -88,6 +89,7 @@ class Cloud(FakeProvider):
         if self.stage.sched.current.owner == "elasticd":
             self.listed.update(there)
             mine = [i for i in self.account.alive() if self._owns(i)]
+            self.before = self.omitted
             self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
         self._io("list answered")
         return answer
