@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,12 @@ def test_a_job_that_has_started_is_no_more_moved_in_silence(tmp_path: Path) -> N
 
 
 def test_asking_again_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only its pauses move."""
+    now = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
+    monkeypatch.setattr(cli, "time", clock)
     monkeypatch.setattr(cli, "AGAIN_SECONDS", 0.3)
     client = scontrol(tmp_path, *["Resource temporarily unavailable for job 7"] * 50)
     with pytest.raises(SlurmError, match="temporarily unavailable"):
