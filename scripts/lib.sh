@@ -68,13 +68,13 @@ set_up_tests() {
     # Every process of a test would else compile what it imports, each time.
     unset PYTHONDONTWRITEBYTECODE
     "$VENV/bin/python" -m compileall -q "$REPO/slurm_elastic" || die "the package does not compile"
-    # Tests on a real slurmctld mostly wait (a cluster takes 3 % of a processor), so many more of them run
+    # Tests on a real slurmctld mostly wait (a cluster takes 3 % of a processor), so more of them run
     # at once than there are processors, if each has its gigabyte. Those of one file share a cluster and
     # stay together; tests/order.py says which file starts when.
     local processors memory
     processors=$(nproc)
     memory=$(awk '/^MemAvailable/ { print int($2 / 1048576) + 1 }' /proc/meminfo)
-    SIDE_BY_SIDE=(-n "$(least $((processors * 6)) 24 "$memory")" "${BY_FILE[@]}")
+    SIDE_BY_SIDE=(-n "$(least $((processors * 4)) 24 "$memory")" "${BY_FILE[@]}")
     BUSY_SIDE_BY_SIDE=(-n "$(least $((processors * 2)) 16 "$memory")" "${BY_FILE[@]}")
 }
 BY_FILE=(--dist loadfile --no-loadscope-reorder)
