@@ -43,7 +43,7 @@ two machines     two                 there                    terminate the one 
 another cloud's  machine             there                    as above, which leaves it while it may
                                                               serve the node; terminate (double) if
                                                               that is at its own cloud's machine
-ill, no job      any                 any                      recycle (``node_health``)
+ill, no job      any                 any                      recycle (``node_state.ill``)
 ill, powered off any                 any                      restore (to the powered-down nodes)
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
@@ -56,7 +56,7 @@ either; one that is suspending, or that the cloud is stopping, serves none. "Hea
 the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
 or a very long one, no node counts as heard, unless the list lacks all of many machines that were
 there.
-"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_health``.
+"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_state.ill``.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not

@@ -4,9 +4,6 @@ the same suite on a real control plane.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from providers.contract import (
     BulkContract,
@@ -17,22 +14,10 @@ from providers.contract import (
     spec_for,
 )
 from providers.openstack.bed import StackBed
-from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 
 pytestmark = pytest.mark.usefixtures("guarded")
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
-    return StackBed(stand_in, tmp_path)
 
 
 class TestStackLaunches(LaunchContract): ...

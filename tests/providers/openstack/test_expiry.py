@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import yaml
 from providers.openstack.bed import StackBed
-from providers.openstack.stand_in import PASSWORD, StandIn
+from providers.openstack.stand_in import PASSWORD
 
 from slurm_elastic.errors import AuthError
 from slurm_elastic.protocols import Expiring
 
 ENDS = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC).timestamp()
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
-    return StackBed(stand_in, tmp_path)
 
 
 def ends(bed: StackBed) -> float | None:

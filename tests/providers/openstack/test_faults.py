@@ -5,8 +5,6 @@ one machine for each node or none, and no error was anything but one of ours.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from keystoneauth1 import exceptions as ksa
@@ -14,7 +12,7 @@ from msgspec.structs import replace
 from patience import patience
 from providers.contract import spec_for
 from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
-from providers.openstack.stand_in import PASSWORD, Kind, StandIn
+from providers.openstack.stand_in import PASSWORD, Kind
 
 from slurm_elastic.errors import (
     AuthError,
@@ -45,17 +43,6 @@ STATUSES: dict[int, tuple[str, type[ProviderError]]] = {
     504: ("Gateway Time-out", TransientError),
 }
 TOKEN = "POST /v3/auth/tokens"
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
-    return StackBed(stand_in, tmp_path)
 
 
 def settled(bed: StackBed, provider: Provider, count: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,12 +25,6 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack import CLOUD, client
 
 ROOTS = {"compute": "/v2.1", "image": "/v2", "network": "/v2.0"}
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
 
 
 class GatedBed(StackBed):

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 from providers.contract import spec_for
 from providers.openstack.bed import POLICY, StackBed
-from providers.openstack.stand_in import GROUPS, StandIn
+from providers.openstack.stand_in import GROUPS
 
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits
 from slurm_elastic.protocols import Examinable
 from slurm_elastic.providers.openstack.settings import Flavor
 
 LOCKED = {"id": "22222222-aaaa-4bbb-8ccc-222222222222", "name": "old", "status": "deactivated"}
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
-    return StackBed(stand_in, tmp_path)
 
 
 def examined(bed: StackBed, **settings: object) -> dict[str, Finding]:

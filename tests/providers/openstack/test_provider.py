@@ -7,14 +7,13 @@ import json
 import logging
 import random
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from providers.contract import OTHER_UUID, UUID, spec_for
 from providers.openstack.bed import CREATE, LIST, NAME, StackBed
-from providers.openstack.stand_in import IMAGE, NO_HOST, Kind, StandIn
+from providers.openstack.stand_in import IMAGE, NO_HOST, Kind
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.errors import (
@@ -41,17 +40,6 @@ OFFER = Offer(
     cloud=NAME, location=Location.ON_PREMISES, instance_type="small", zone="default",
     market=Market.RESERVED, price=0.02, cpus=2, memory=4096,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def stand_in() -> Iterator[StandIn]:
-    with StandIn().serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
-    return StackBed(stand_in, tmp_path)
 
 
 def launch(bed: StackBed, count: int = 1, generation: str = "g1", **more: object):
