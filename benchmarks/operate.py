@@ -23,7 +23,7 @@ from unittest.mock import patch
 import yaml
 from msgspec import Struct
 
-from benchmarks import queue_reading
+from benchmarks import page_paint, queue_reading
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.config import configfile
@@ -94,6 +94,7 @@ def main(arguments: Sequence[str]) -> Report:
         rows += metrics(config, options.runs)
         words = ("cost", "--by", "job", "--format", "csv")
         rows += measured(config, words, None, options.runs, bare)
+        rows += page_paint.rows(config, [sys.executable, "-c", _BARE, name], options.runs)
         rows.append(noted("an empty Python with the package", median(
             [ran([sys.executable, "-c", "import slurm_elastic.cli.main"]).seconds
              for _ in range(options.runs)]

@@ -25,7 +25,17 @@ from packaging.utils import canonicalize_name
 
 REPO = Path(__file__).resolve().parent.parent
 HOME = Path("opt/slurm-elastic")
-EXTRAS = ("aws", "docker", "metrics", "opennebula", "openstack", "sandbox", "ssh")
+EXTRAS = (
+    "aws",
+    "dashboard",
+    "docker",
+    "libvirt",
+    "metrics",
+    "opennebula",
+    "openstack",
+    "sandbox",
+    "ssh",
+)
 UNUSED = frozenset(
     {"antlr4-python3-runtime", "aws-xray-sdk", "cfn-lint", "graphql-core", "joserfc", "jsonpath-ng"}
     | {"openapi-spec-validator", "py-partiql-parser", "pyparsing", "setuptools"}
@@ -36,6 +46,8 @@ UNITS = (
     "slurm-elastic-ckptman.service",
     "slurm-elastic-watchdog.service",
     "slurm-elastic-local.service",
+    "slurm-elastic-web.service",
+    "slurm-elastic-hub.service",
 )
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _START = """#!/{home}/bin/python3 -I

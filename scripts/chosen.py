@@ -136,7 +136,7 @@ def learn(repo: Path, tests: Sequence[str]) -> int:
     place.mkdir(parents=True)
     for folder in ("slurm_elastic", "tests"):
         shutil.copytree(repo / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    settings = place / "coverage.ini"
+    settings = place / "settings.ini"
     settings.write_text(SETTINGS % place, encoding="utf-8")
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(os.cpu_count()),

@@ -53,6 +53,7 @@ set_up_tests() {
         ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
     }
     [ -x /usr/bin/systemd-analyze ] || install_packages systemd # for what it says of our units
+    [ -x /usr/bin/wireguard-go ] || install_packages wireguard-tools wireguard-go nftables iproute2 iputils-ping # a tunnel, and a router
     [ -x /usr/bin/tmux ] || install_packages tmux # a terminal, for what commands look like on one
     [ -x /usr/bin/fish ] || install_packages man-db zsh fish # for man pages and completions
     [ -x /usr/bin/promtool ] || { # for what it says of our metrics and alerts; neither started now nor at boot
@@ -60,6 +61,16 @@ set_up_tests() {
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true
     }
     [ -x /usr/bin/rpmspec ] || install_packages rpm # for what it says of packaging/slurm-elastic.spec
+    [ -x /usr/bin/chromedriver ] || install_packages chromium chromium-driver # for the page as a browser has it
+    # A hypervisor's daemon, which tests start for themselves; on trixie its storage driver is a package of its own.
+    { [ -x /usr/sbin/libvirtd ] && [ -x /usr/bin/qemu-system-x86_64 ] && /usr/bin/python3 -c 'import libvirt'; } 2>/dev/null || {
+        local storage
+        storage=$(apt-cache pkgnames libvirt-daemon-driver-storage 2>/dev/null | grep -x libvirt-daemon-driver-storage || true)
+        install_packages libvirt-daemon libvirt-daemon-driver-qemu $storage qemu-system-x86 qemu-utils python3-libvirt
+        ! command -v systemctl >/dev/null || systemctl --quiet disable libvirtd.service libvirtd.socket || true
+    }
+    { [ -x /usr/bin/mmdebstrap ] && [ -x /usr/sbin/dnsmasq ] && [ -x /usr/bin/xorriso ]; } || # for images: built, made bootable, booted
+        install_packages mmdebstrap qemu-system-x86 qemu-utils grub-pc-bin fdisk dnsmasq-base iproute2 xorriso
     # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
     compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev

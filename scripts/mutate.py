@@ -156,6 +156,8 @@ class Trial:
         if run.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return None
         text = said.read_text(encoding="utf-8", errors="replace")
+        if "ImportError while loading conftest" in text:
+            return "import: " + text.strip().rpartition("\nE ")[2].strip()
         if (found := re.search(r"^(?:FAILED|ERROR) (tests/.+)$", text, re.MULTILINE)) is None:
             raise SystemExit(f"scripts/mutate: exit {run.exitcode} of pytest:\n{text[-2000:]}")
         return found[1]

@@ -7,7 +7,7 @@ that nothing is lost on the way: parts against hours, hours against machines, li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -182,7 +182,12 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
 
 def _of_user(books: Books, uid: int) -> Books:
     """The machines that one user's jobs may have used."""
-    hostlists = {nodes for run in books.runs if run.uid == uid for nodes, _ in run.shares}
+    return of_jobs(books, {run.job for run in books.runs if run.uid == uid})
+
+
+def of_jobs(books: Books, jobs: Collection[int]) -> Books:
+    """The machines that these jobs may have used."""
+    hostlists = {nodes for run in books.runs if run.job in jobs for nodes, _ in run.shares}
     nodes = {node for hostlist in hostlists for node in expand(hostlist)}
     machines = [machine for machine in books.machines if machine.instance.node in nodes]
     return books._replace(machines=machines)

@@ -115,7 +115,8 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
 class NodeRequest(Struct, frozen=True, kw_only=True):
     """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
 
-    ``job_nodes`` says which of the nodes each job waits for, where that is known.
+    ``job_nodes`` says which of the nodes each job waits for, where that is known; ``owners`` whose
+    each job is (``account``, ``user``), as far as that is known.
     """
 
     id: str
@@ -123,6 +124,7 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     jobs: tuple[int, ...] = ()
     job_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    owners: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -213,7 +215,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     of the answer says by its ``node`` whose it is. ``alternatives`` are offers of the same cloud
     and market that may serve any of the nodes instead of ``offer``, best first;
     only a ``protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a process
-    that is gone, may have made this very call.
+    that is gone, may have made this very call. ``owner``: the ``account`` and ``user`` of its jobs,
+    where all have the same. ``enrol``: the word by which its machines hand in their keys
+    (``controller.enrolment``).
     """
 
     generation: str
@@ -222,7 +226,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     offer: Offer
     jobs: tuple[int, ...] = ()
     alternatives: tuple[Offer, ...] = ()
+    enrol: str = ""
     again: bool = False
+    owner: dict[str, str] = field(default_factory=dict)
 
     @property
     def offers(self) -> tuple[Offer, ...]:

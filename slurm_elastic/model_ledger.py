@@ -18,7 +18,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
 
     ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
-    failed. ``accounts``: by node, who pays it.
+    failed. ``accounts``: by node, who pays it; ``owner``: see LaunchSpec.
     """
 
     generation: str
@@ -34,6 +34,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     error: str | None = None
     alternatives: tuple[Offer, ...] = ()
     accounts: dict[str, dict[str, int]] = field(default_factory=dict)
+    owner: dict[str, str] = field(default_factory=dict)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -146,6 +147,18 @@ class Drained(Struct, frozen=True, kw_only=True):
     node: str
     begin: float
     end: float | None = None
+
+
+class Tunnel(Struct, frozen=True, kw_only=True):
+    """The end of a tunnel that a machine has: the one of that launch for that node. ``address`` is
+    its own in the tunnel, ``key`` its public key, ``since`` when that was believed.
+    """
+
+    generation: str
+    node: str
+    address: str
+    key: str
+    since: float
 
 
 def generation_order(generation: str) -> float:

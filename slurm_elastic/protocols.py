@@ -98,6 +98,17 @@ class Chooser(Protocol):
 
 
 @runtime_checkable
+class Console(Protocol):
+    """A provider that shows what its machines print."""
+
+    def console(self, instance: str) -> str:
+        """The text that a machine has printed since its boot; empty: nothing yet. Any
+        ProviderError.
+        """
+        ...
+
+
+@runtime_checkable
 class Expiring(Protocol):
     """A provider that can tell when its credentials end."""
 
@@ -145,6 +156,12 @@ class Slurm(Protocol):
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
         """The jobs that wait, run or complete; with ``ended`` also those that Slurm still keeps
         though they have ended. One command.
+        """
+        ...
+
+    def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
+        """By job, its ``user`` and ``account`` as far as it has them; of those of ``jobs`` that
+        Slurm knows. Costs less than a list of all.
         """
         ...
 
@@ -224,6 +241,20 @@ class Slurm(Protocol):
 
     def tell(self, job: int, line: str) -> None:
         """Have a line written to the output of a RUNNING batch job."""
+        ...
+
+    def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
+        """The jobs that ended in the last days, by slurmdbd, oldest first: (user, account, CPUs,
+        time limit, run), in seconds. SlurmError without slurmdbd.
+        """
+        ...
+
+    def accounted_comment(self, job: int) -> str:
+        """The AdminComment that slurmdbd keeps of a job that has ended."""
+        ...
+
+    def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
+        """In the place of what slurmdbd has there; it needs its administrator's rights."""
         ...
 
     def set_admin_comment(self, job: int, text: str) -> None:

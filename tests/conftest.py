@@ -19,7 +19,7 @@ from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slo
 from slurm_elastic.sandbox.endpoints import isolated_env
 
 # The contract's assertions explain themselves like those of a test module. Before anything imports it.
-pytest.register_assert_rewrite("providers.contract")
+pytest.register_assert_rewrite("slurm_elastic.testing")
 pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 _isolated = isolated_env(os.environ)

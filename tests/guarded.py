@@ -48,9 +48,11 @@ GUARDS = (
     # The time is asked there, too: for a bucket it never goes back.
     Guard("providers.aws.rate_limit:Pace", "_lock", ("_requests", "_clock")),
     Guard("providers.aws.templates:Templates", "_lock", ("_there", "_site")),
+    Guard("providers.base.hosted:HostedProvider", "_lock", ("_ended",)),
+    Guard("providers.base.hosts:Hosts", "_lock", ("_open",)),
+    Guard("providers.base.one_by_one:OneByOne", "_lock", ("_made", "_ended")),
     Guard("providers.base.unconfirmed:UnconfirmedOrders", "_lock", ("_since",)),
-    Guard("providers.docker.engines:Engines", "_lock", ("_clients",)),
-    Guard("providers.docker.provider:DockerProvider", "_lock", ("_ended", "_killed")),
+    Guard("providers.docker.provider:DockerProvider", "_lock", ("_killed",)),
     Guard("providers.fake.provider:FakeAccount", "lock", ("launches",)),
     Guard("providers.opennebula.images:Images", "_lock", ("_kept",)),
     Guard("providers.opennebula.instances:Machines", "_lock", ("_leaving",)),

@@ -30,8 +30,8 @@ def mark_engines(items: list[pytest.Item]) -> None:
 
 
 def real(item: pytest.Item) -> bool:
-    """Whether it runs a slurmctld, a Docker engine or OpenStack's services."""
-    return any(item.get_closest_marker(mark) for mark in ("e2e", "engine"))
+    """Whether it runs a slurmctld, a Docker engine, OpenStack's services or machines."""
+    return any(item.get_closest_marker(mark) for mark in ("e2e", "engine", "machines"))
 
 
 def longest_first(items: list[pytest.Item], slowest: Mapping[str, float]) -> None:

@@ -20,7 +20,9 @@ UNITS = (
     "slurm-elasticd.service",
     "slurm-elastic-ckptman.service",
     "slurm-elastic-local.service",
+    "slurm-elastic-hub.service",
     "slurm-elastic-watchdog.service",
+    "slurm-elastic-web.service",
 )
 
 
@@ -108,8 +110,10 @@ EXPOSURE = {
     "slurm-elasticd.service": 3.5,
     "slurm-elastic-ckptman.service": 3.5,
     "slurm-elastic-watchdog.service": 3.5,
+    "slurm-elastic-web.service": 3.5,
     "slurm-elastic-ckpt-sweep.service": 3.5,
     "slurm-elastic-agent.service": 3.5,
+    "slurm-elastic-hub.service": 3.5,
     # What jobs run under, which are its children; docs/units.md has the reason for each line.
     "slurm-elastic-local.service": 8.0,
 }

@@ -127,7 +127,17 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
         *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
-        *("checkpoints", "budgets", "directives", "private", "site", "clock", "version"),
+        *(
+            "checkpoints",
+            "budgets",
+            "directives",
+            "private",
+            "site",
+            "clock",
+            "queue",
+            "attention",
+            "version",
+        ),
     ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ledger import Decision, Health, Ledger
+from slurm_elastic.ledger.histograms import Counts, observe
+from slurm_elastic.ledger.marks import series
 from slurm_elastic.model import JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
@@ -29,7 +31,7 @@ class Journal:
         self._ledger, self._state, self._now = ledger, state, now
         self._lock = threading.Lock()
         self._decisions: list[Decision] = []
-        self._counts: Counter[str] = Counter()
+        self._counts: Counts = defaultdict(float)
         self._counted = float("-inf")
         self._healths: dict[str, str] = {}
         self._trouble = ""
@@ -65,9 +67,13 @@ class Journal:
 
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
-        text = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
         with self._lock:
-            self._counts[f"{name}{{{text}}}" if text else name] += value  # type: ignore[assignment]
+            self._counts[series(name, **labels) if labels else name] += value
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """One value more of a histogram."""
+        with self._lock:
+            observe(self._counts, name, value, **labels)
 
     def health(self, name: str, error: str | None) -> None:
         """How a source answered; told once for each change."""
@@ -93,7 +99,7 @@ class Journal:
             decisions, self._decisions = self._decisions, []
             if last or not 0 <= now - self._counted < COUNTED:
                 self._counted = now
-                counts, self._counts = dict(self._counts), Counter()
+                counts, self._counts = dict(self._counts), defaultdict(float)
         try:
             if decisions:
                 self._ledger.record(*decisions)

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
+from slurm_elastic.ckptman import tally
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.site import Site, tell
 from slurm_elastic.ckptman.verdicts import spot_nodes
@@ -196,7 +197,7 @@ def _saved(site: Site, move: Migration, image: Image) -> Migration:
     reach("rescue.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, move, "ckpt-saved", text)
-    site.journal.count("ckpt_saves_total", method=move.method, outcome="saved")
+    tally.saved(site, image)
     return _requeue(site, move)
 
 
@@ -349,7 +350,7 @@ def over(site: Site, move: Migration, end: Step, why: str) -> Migration:
     """The last step."""
     done = to(site, move, end, note=why)
     say(site, done, f"ckpt-{end}", why)
-    site.journal.count("ckpt_rescues_total", outcome=str(end), method=move.method)
+    tally.moved(site, done)
     return done
 
 

@@ -13,10 +13,12 @@ import resource
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slurm_elastic.ckptroot import files, images, inventory, keeper
+from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
@@ -57,6 +59,10 @@ class Criu:
         self._caller = caller
         self._identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
         self._scratch = Scratch(site, caller.job)
+        record = site.jobs / str(caller.job) / f"left-{os.uname().nodename}.json"
+        self._baggage = Baggage(caller, site.directory, record)
+        given = {**payload.environment, **self._baggage.prepare()}
+        payload = replace(payload, environment=given)
         self._way, self._middle = keeper.start(payload)
         self.pid = 0
         self._ended: int | None = None
@@ -68,6 +74,10 @@ class Criu:
         """Start the payload."""
         keeper.send(self._way, {"do": "start"})
         self.pid = int(self._wait(30.0)["pid"])
+
+    def lay_out(self, image: Path, /) -> None:
+        """The files that the job has in temporary directories."""
+        self._baggage.unpack(image)
 
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Bring the image's processes back; Refused where that failed, nothing is left of them.
@@ -97,12 +107,14 @@ class Criu:
         """The memory of all tasks, found before anything is stopped; Refused for what cannot be
         brought back.
         """
-        self._check_inventory()
-        return self._check_rights()
+        return self._check_inventory() + self._check_rights()
 
     def locked(self) -> dict[str, inventory.State]:
-        """The files that the job keeps locked, as they are now."""
-        return inventory.locked_files(self._tasks())
+        """The files that the job keeps locked, as they are now; its own copies of what is on this
+        node alone are nobody else's.
+        """
+        found = inventory.locked_files(self._tasks())
+        return {path: state for path, state in found.items() if not self._baggage.holds(path)}
 
     def dump(self, image: Path, within: float, most: int) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
@@ -132,8 +144,9 @@ class Criu:
             self.go_on()
             raise
 
-    def gather(self, _image: Path, _most: int, /) -> None:
-        """All is in the image already."""
+    def gather(self, image: Path, most: int, /) -> None:
+        """With what they have in this node's temporary directories."""
+        self._baggage.pack(image, most, self._tasks())
 
     def go_on(self) -> None:
         """After a dump: the processes run on."""
@@ -144,6 +157,7 @@ class Criu:
         keeper.send(self._way, {"do": "kill"})
         self._wait(60.0)
         self._ended = None
+        self._baggage.leave()
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""
@@ -173,6 +187,7 @@ class Criu:
             os.waitpid(self._middle, 0)
         os.close(self._mounts)
         os.close(self._processes)
+        self._baggage.discard()
         self._scratch.close()
 
     def _wait(self, timeout: float) -> dict[str, Any]:
@@ -227,13 +242,14 @@ class Criu:
                         found.append(int(entry))
         return found
 
-    def _check_inventory(self) -> None:
-        """That nothing of the job would be left behind."""
+    def _check_inventory(self) -> int:
+        """That nothing of the job would be left behind; the bytes of its files on this node."""
         tasks = self._tasks()
-        shared = self._site.directory
-        why = inventory.stray(tasks, self._keeper, self.pid)
-        if why := why or inventory.local_files(tasks, self._caller.environment, shared):
+        found = self._baggage.found(tasks)
+        why = inventory.stray(tasks, self._keeper, self.pid) or inventory.terminal(tasks)
+        if why := why or inventory.local_files(tasks, self._baggage, found):
             raise Refused(why)
+        return sum(seen.st_blocks * 512 for seen in found.values())
 
     def _check_rights(self) -> int:
         """That the job's user may restore every task; the memory of all of them (bytes)."""

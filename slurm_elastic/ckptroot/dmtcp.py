@@ -56,6 +56,9 @@ class Dmtcp:
         """Start the payload under dmtcp_launch."""
         self._run([self._program("dmtcp_launch"), *self._coordinator(), *self._payload.argv])
 
+    def lay_out(self, _image: Path, /) -> None:
+        """Files of this node alone do not travel with this method."""
+
     def restore(self, image: Path, manifest: Manifest) -> None:
         """dmtcp_restart of the image's files, which were verified. It gets their directory open, as
         the way there is closed to users.

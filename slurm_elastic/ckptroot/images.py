@@ -21,6 +21,7 @@ Value = int | bytes
 _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each image's own
 _CORE = 0x55053847
 _FILES = 0x56303138
+_REMAPS = 0x59133954
 _MOST = 256 << 20
 """Bytes of an image that is read whole: a million open files are less."""
 _WRITING = 0o3  # O_WRONLY, O_RDWR
@@ -88,6 +89,7 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
     """The regular files that the tasks have open for writing, each once, with those that some only
     read and others append to: CRIU brings readers back to a file of the same length only. It knows
     no size where a file can be appended to and not read (should_check_size, criu/files-reg.c).
+    Deleted files are in the image, and at their path there is nothing, or another file.
     """
     opened = list(_regular(directory))
     appended = {path for path, flags, _ in opened if flags & _WRITING and flags & _APPEND}
@@ -100,12 +102,17 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
 
 
 def _regular(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """Path, flags (open(2)) and size of each opening of a regular file; -1 for no size."""
+    """Path, flags (open(2)) and size of each opening of a regular file; -1 for no size. Those are
+    left out that are brought back otherwise than by their path (remap-file-path.proto).
+    """
+    remaps = directory / "remap-fpath.img"
+    entries = _entries(remaps, _REMAPS) if remaps.exists() else iter(())
+    elsewhere = {_number(_fields(entry), 1) for entry in entries}
     for entry in _entries(directory / "files.img", _FILES):
         for raw in _messages(entry, 3):
             reg = _fields(raw)
             name = _one(reg, 6)
-            if isinstance(name, bytes):
+            if isinstance(name, bytes) and _number(reg, 1) not in elsewhere:
                 path = "/" + name.decode("utf-8", "surrogateescape").removeprefix("/")
                 yield path, _number(reg, 2), _number(reg, 8, missing=-1)
 

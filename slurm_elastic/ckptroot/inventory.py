@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.proc import status_of
 from slurm_elastic.ckptroot.site import Refused
 
-_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - where programs leave files, not ours
-_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
-                    "f2fs"})  # fmt: skip
 _GONE = " (deleted)"
-_MOUNTS = 1 << 20
+_SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 State = tuple[int, int, int]
 """Inode, size and time of the last change (ns) of a file."""
@@ -36,33 +34,67 @@ def stray(tasks: Iterable[int], keeper: int, first: int) -> str:
     return ""
 
 
-def local_files(tasks: Iterable[int], environment: Mapping[bytes, bytes], shared: Path) -> str:
-    """Why the job would miss files elsewhere: a task works in, or has open, a file of a temporary
-    directory that only this node has; or its own TMPDIR is there and not empty. Empty where it
-    would not. A directory on the file system of the images (``shared``) is where these are.
+def local_files(tasks: Iterable[int], baggage: Baggage, found: Collection[str]) -> str:
+    """Why the job would miss files elsewhere: a task works in, has open or has mapped a file of a
+    temporary directory of this node that is none of those ``found``, which travel with it. Empty
+    where it would not.
     """
-    own = os.fsdecode(environment.get(b"TMPDIR", b"")).rstrip("/")
-    places = tuple(p for p in (*_TEMPORARY, own) if p.startswith("/") and _is_local(p, shared))
     for path in _open_paths(tasks):
-        if path.startswith(tuple(f"{place}/" for place in places)):
-            return f"it has {path} open, which is a file of this node alone"
-    if own in places and own not in _TEMPORARY:
-        with contextlib.suppress(OSError):
-            if os.listdir(own):
-                return f"its TMPDIR {own} has files, which are of this node alone"
+        if baggage.holds(path) and path not in found:
+            return f"it has {path} open, which is a file of this node alone and not its own"
     return ""
 
 
 def _open_paths(tasks: Iterable[int]) -> Iterator[str]:
     for pid in tasks:
         with contextlib.suppress(OSError):
-            yield os.readlink(f"/proc/{pid}/cwd") + "/"
+            yield os.readlink(f"/proc/{pid}/cwd")
         for number in _descriptors(pid):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
                 mode = os.stat(f"/proc/{pid}/fd/{number}").st_mode
                 if not path.endswith(_GONE) and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                     yield path
+        yield from _mapped_paths(pid)
+
+
+def _mapped_paths(pid: int) -> set[str]:
+    """The files that a task has mapped and that are there still (proc(5), maps)."""
+    found = set()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+        for line in file:
+            words = line.rstrip(b"\n").split(None, 5)
+            if (
+                len(words) == 6
+                and words[5].startswith(b"/")
+                and not words[5].endswith(_GONE.encode())
+            ):
+                found.add(os.fsdecode(words[5]))
+    return found
+
+
+def terminal(tasks: Iterable[int]) -> str:
+    """Why a save would end what a task runs: it has a terminal's other side (pty(7)) and waits for
+    SIGCHLD by signalfd(2), as script(1) and su --pty do. These take a stopped child for one that
+    its user stopped, and what it writes afterwards is lost. Empty where no task does.
+    """
+    for pid in tasks:
+        sides, waits = False, False
+        for number in _descriptors(pid):
+            with contextlib.suppress(OSError, ValueError):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                sides = sides or path in ("/dev/ptmx", "/dev/pts/ptmx")
+                if path == "anon_inode:[signalfd]":
+                    waits = waits or _mask(f"/proc/{pid}/fdinfo/{number}") >> _SIGCHLD & 1 == 1
+        if sides and waits:
+            name = status_of(pid).get("Name", str(pid))
+            return f"process {name} runs a terminal, and takes a save for a stop of what runs there"
+    return ""
+
+
+def _mask(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return next((int(line.split()[1], 16) for line in file if line.startswith("sigmask:")), 0)
 
 
 def locked_files(tasks: Iterable[int]) -> dict[str, State]:
@@ -102,21 +134,3 @@ def _descriptors(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return os.listdir(f"/proc/{pid}/fd")
     return []
-
-
-def _is_local(path: str, shared: Path) -> bool:
-    """Whether that path is on a file system of this node (proc(5), mountinfo)."""
-    try:
-        wanted = os.stat(path).st_dev
-        if wanted == os.stat(shared).st_dev:
-            return False
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read(_MOUNTS).splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        mount, _, source = line.partition(" - ")
-        device = mount.split()[2]
-        if device == f"{os.major(wanted)}:{os.minor(wanted)}":
-            return source.split()[0] in _LOCAL
-    return False

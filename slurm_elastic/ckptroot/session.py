@@ -52,6 +52,9 @@ class Method(Protocol):
     def start(self) -> None:
         """Start the payload."""
 
+    def lay_out(self, image: Path, /) -> None:
+        """Before ``restore``: the files of a verified image that no other node has, or Refused."""
+
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Bring back what the image holds, or Refused."""
 
@@ -182,6 +185,7 @@ class Session:
         manifests.compare(image, manifest)
         with as_user(self._caller.uid, self._caller.gid, self._caller.groups):
             check_locked(manifest.locked)
+        self._method.lay_out(image)
         files, alone = self._meta.outputs, self._method.alone(image)
         written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
         for line in outputs.give_back(self._keep, files, written, self._caller, manifest.number):

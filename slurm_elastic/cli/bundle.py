@@ -41,7 +41,13 @@ LARGEST = 8 << 20
 _INCLUDE = re.compile(r"^[ \t]*include[ \t=]+([^\s#]+)", re.IGNORECASE | re.MULTILINE)
 OURS = ("msgspec", "PyYAML", "rich", "boto3", "botocore", "openstacksdk", "pyone", "docker",
         "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
-UNITS = ("slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-watchdog", "slurm-elastic-local")
+UNITS = (
+    "slurm-elasticd",
+    "slurm-elastic-ckptman",
+    "slurm-elastic-watchdog",
+    "slurm-elastic-local",
+    "slurm-elastic-hub",
+)
 COMMANDS = {
     "status.txt": ("status", "--all"),
     "status.json": ("status", "--json"),

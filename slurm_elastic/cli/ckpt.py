@@ -28,13 +28,13 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.client import facts_of
-from slurm_elastic.door.sight import note
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.units import format_duration, parse_duration
+from slurm_elastic.view.attention import private_note
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 
 LONGEST = 366 * 86400.0
@@ -132,7 +132,7 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     console = plain()
     if view.private:
-        console.print(note(view.private))
+        console.print(private_note(view.private))
     for block in checkpoint_blocks(view, finished=True):
         console.print(block)
     return 0

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.shortened import words
+from slurm_elastic.view.attention import silent_ckptman
 from slurm_elastic.view.checkpoints import CheckpointsView
 from slurm_elastic.view.next_action import brief
 
-NO_PROCESS = "there is no such process on this host"
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"
 MIB = 1 << 20
 
@@ -52,19 +52,10 @@ def threatened(view: CheckpointsView, *, finished: bool = False) -> Iterable[Ren
 
 def life(view: CheckpointsView) -> Text:
     """Whether the service runs, in a line."""
-    if view.alive and view.trouble:
-        return Text(f"Checkpoints: {view.trouble}", style=_BAD)
-    if view.alive:
-        return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {_age(view)} ago")
-    age = "never" if view.age is None else f"{_age(view)} ago"
-    if view.process_found is False:
-        age += f", and {NO_PROCESS}"
-    text = f"Checkpoints: slurm-elastic-ckptman is NOT RUNNING (heartbeat {age}); no job is saved"
-    return Text(text, style=_BAD)
-
-
-def _age(view: CheckpointsView) -> str:
-    return brief(view.age or 0.0)
+    for trouble in silent_ckptman(view):
+        return Text(trouble.text, style=_BAD)
+    age = brief(view.age or 0.0)
+    return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
 
 
 def _threats(view: CheckpointsView) -> Table:

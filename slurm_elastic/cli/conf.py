@@ -98,7 +98,7 @@ def _command(text: str) -> str:
 
 def show(args: argparse.Namespace) -> int:
     """Print the configuration; clouds that may not be used yet are named in comments."""
-    config = configfile.load(Path(args.config))
+    config = _load(args)
     _require_joining(config)
     for reason in blocked_clouds(config).values():
         print(f"# not in use: {reason}")
@@ -119,7 +119,7 @@ def _directives(config: Config) -> Iterator[str]:
 
 def join(args: argparse.Namespace) -> int:
     """Print the text; nothing without ``join.head``, or where a cloud has another way."""
-    config = configfile.load(Path(args.config))
+    config = _load(args)
     names = [cloud.name for cloud in config.clouds]
     if args.cloud not in names:
         raise ConfigError(f"there is no cloud {args.cloud!r}, only {', '.join(names)}")
@@ -129,13 +129,13 @@ def join(args: argparse.Namespace) -> int:
 
 def render(args: argparse.Namespace) -> int:
     """Print the fragment."""
-    print(plan.make(configfile.load(Path(args.config))).fragment, end="")
+    print(plan.make(_load(args)).fragment, end="")
     return 0
 
 
 def run_check(args: argparse.Namespace) -> int:
     """Check, and say what was proven."""
-    config = configfile.load(Path(args.config))
+    config = _load(args)
     _require_joining(config)
     planned = plan.make(config)
     _say((*check.check(planned).lines, *planned.notices, *planned.manual))
@@ -144,7 +144,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the difference; nothing where there is none."""
-    planned = plan.make(configfile.load(Path(args.config)))
+    planned = plan.make(_load(args))
     print(conf_diff.whole(planned) if args.all else conf_diff.short(planned), end="")
     return 0
 
@@ -152,9 +152,7 @@ def diff(args: argparse.Namespace) -> int:
 def run_install(args: argparse.Namespace) -> int:
     """Install; exit 0 also where slurmctld is still to be restarted by hand."""
     path = Path(args.config)
-    return _end(
-        install.install(configfile.load(path), path, restart=args.restart, force=args.force)
-    )
+    return _end(install.install(_load(args), path, restart=args.restart, force=args.force))
 
 
 def run_uninstall(args: argparse.Namespace) -> int:
@@ -162,6 +160,11 @@ def run_uninstall(args: argparse.Namespace) -> int:
     path = Path(args.config)
     config = configfile.load(path)
     return _end(install.uninstall(config, path, restart=args.restart, force=args.force))
+
+
+def _load(args: argparse.Namespace) -> Config:
+    """Nothing is installed or shown of a configuration that is wrong in any cloud."""
+    return configfile.load(Path(args.config), whole=True)
 
 
 def _require_joining(config: Config) -> None:

@@ -86,7 +86,7 @@ def point(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Print the costs; 1 where sums do not add up."""
     config, now = load(Path(args.config)), time.time()
-    since = _month(now) if args.since is None else args.since
+    since = month(now) if args.since is None else args.since
     if args.until is not None and args.until <= since:
         raise SlurmElasticError("--until is no later than --since: there is nothing between them")
     if args.format == "focus":
@@ -186,7 +186,8 @@ def _print_focus(config: Config, since: float, until: float | None, now: float) 
     return 0
 
 
-def _month(now: float) -> float:
+def month(now: float) -> float:
+    """Its first moment (Unix time, UTC)."""
     today = datetime.fromtimestamp(now, UTC)
     return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 

@@ -8,6 +8,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +22,13 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
+from slurm_elastic.controller.tunnels import Tunnels
 from slurm_elastic.door.answers import Answers
 from slurm_elastic.door.asks import trusted
 from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.providers import open_provider
+from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.spool import Spool
@@ -67,7 +70,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
 
     on_stop(end)
     slurm = open_slurm(config.slurm)
-    providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
+    providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         ledger = Enduring(config.state / "ledger.db")
@@ -84,7 +87,9 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         tell_used(config, ledger, time.time())
         _answer_users(config, closing)
         _serve_metrics(config, closing)
-        Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
+        Daemon(site, spool, wake, waiter.nudge, keys=_keys(site), tunnels=_tunnels(config)).run(
+            stop
+        )
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
 
@@ -162,6 +167,14 @@ def _keys(site: Site) -> MungeKeys | None:
     # Its threads tell each failed connection with a traceback; we tell it in a line.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     return MungeKeys(site, ssh)
+
+
+def _tunnels(config: Config) -> Callable[[Site, Executor], Tunnels] | None:
+    """Who lets machines in; None where the network is the site's own business."""
+    network = config.join.network
+    if network is None:
+        return None
+    return lambda site, worker: Tunnels(site, network, worker)
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket | Deaf]:

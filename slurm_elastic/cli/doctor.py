@@ -22,7 +22,7 @@ from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import read
-from slurm_elastic.doctor import auth, bursting, clouds, head
+from slurm_elastic.doctor import auth, bursting, clouds, head, network
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
@@ -52,8 +52,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "doctor",
         description="Look at each cloud (credentials, machines, offers and their room, image, "
-        "network, clock), the state directory, the spool, the daemon, Slurm and slurm.conf. "
-        "Doctor changes nothing. It ends with 0 when all is well, with 1 when something is wrong.",
+        "network, clock), the state directory, the spool, the daemon, Slurm, the addresses of its "
+        "nodes, the tunnel to machines, and slurm.conf. Doctor changes nothing. It ends with 0 "
+        "when all is well, with 1 when something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -107,6 +108,7 @@ def diagnose(
         *auth.examine(config, now),
         *head.memory(config, now),
         *head.slurm(config, slurm),
+        *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]
     parts.append(Part(name="head node", findings=tuple(findings)))

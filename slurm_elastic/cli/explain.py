@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.door.client import chain_of
-from slurm_elastic.door.sight import note
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import Mark, alive, process_exists, read_mark, told
 from slurm_elastic.hostlist import compress, expand
@@ -41,6 +40,7 @@ from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.policies.verdict import Verdict
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.view.attention import private_note
 from slurm_elastic.view.next_action import brief
 
 OFFERS_SHOWN = 20
@@ -124,6 +124,14 @@ def show(
     for one in subjects(config, slurm, subject):
         _show_one(explain(config, slurm, one), why, console, as_json=as_json, whole=whole)
     return 0
+
+
+def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explanation]:
+    """The documents that ``--json`` prints. SlurmElasticError where nothing is known."""
+    why = told(config.state, read_mark(config.state), time.time(), config.timings.heartbeat_stale)
+    for one in subjects(config, slurm, subject):
+        found = explain(config, slurm, one)
+        yield structs.replace(found, end_only=why or found.end_only)
 
 
 def _silent(mark: Mark | None, now: float, stale: float) -> str:
@@ -288,7 +296,7 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
 
 def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:
     if explanation.private:
-        console.print(Text(note(explanation.private), style="yellow"))
+        console.print(Text(private_note(explanation.private), style="yellow"))
     console.print(words(explanation.now, "bold"))
     for machine in explanation.machines[-machines:] if machines else explanation.machines:
         console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))

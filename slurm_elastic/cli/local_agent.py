@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import pause
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     try:
-        _serve(agent, Path(cloud.socket), {0, os.getuid(), _uid(config)})
+        serve(agent.answer, Path(cloud.socket), {0, os.getuid(), uid_of(config)})
     finally:
         agent.close()
     return 0
@@ -107,15 +107,17 @@ def _settings(config: Config, cloud: LocalCloud, arguments: argparse.Namespace) 
     )
 
 
-def _uid(config: Config) -> int:
+def uid_of(config: Config) -> int:
+    """SlurmUser's; ConfigError where there is no such user."""
     try:
         return account(config.slurm.user).pw_uid
     except KeyError:
         raise ConfigError(f"slurm.user: there is no user {config.slurm.user!r}") from None
 
 
-def _serve(agent: Agent, path: Path, uids: set[int]) -> None:
-    server = Server(path, uids, agent.answer)
+def serve(answer: Callable[[bytes], bytes], path: Path, uids: set[int]) -> None:
+    """Answer these users at the socket until SIGTERM."""
+    server = Server(path, uids, answer)
 
     def stop() -> None:
         log.info("stopping")

@@ -19,12 +19,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_elastic.cli.arguments import DEFAULT_CONFIG
+from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import Command
 from slurm_elastic.cli.streams import NO_READER, let_go, log_plainly, prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
-
-CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
 
 COMMANDS: Mapping[str, str] = {
     "quickstart": "run ten jobs on a sandbox, from sbatch to the last machine's end",
@@ -35,11 +33,14 @@ COMMANDS: Mapping[str, str] = {
     "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
     "key": "change the munge key, or the keys of auth/slurm, on head and machines",
+    "image": "make the image that machines start from, and prove that they become nodes",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "offers": "show what would be bought now, for how much, and what is rejected why",
+    "price": "show when a job would start and what it would cost, before it is submitted",
     "try": "start one machine as a job would, follow every step, end it: what works, what broke",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
+    "web": "serve a page with all this, read-only, on this host alone",
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
     "explain": "tell why a node or a job is where it is: every decision in order",
     "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
@@ -57,8 +58,19 @@ MODULES = {"try": "first_light"}
 """Modules of commands whose names are words of Python."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
-    "set it up": ("init", "conf", "iam", "key", "rootpart", "offers", "try"),
-    "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
+    "set it up": ("init", "conf", "iam", "key", "image", "rootpart", "offers", "try"),
+    "every day": (
+        "status",
+        "price",
+        "cost",
+        "explain",
+        "doctor",
+        "ckpt",
+        "web",
+        "metrics",
+        "bundle",
+        "clear",
+    ),
     "steer it": ("pause", "resume", "limit", "drain", "replace", "migrate"),
 }
 """The commands as ``-h`` lists them."""

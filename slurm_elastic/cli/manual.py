@@ -15,8 +15,8 @@ from pathlib import Path
 import shtab
 from argparse_manpage.manpage import Manpage
 
-from slurm_elastic.cli import ckptman, daemon, local_agent, main, watchdog
-from slurm_elastic.cli.arguments import DEFAULT_CONFIG
+from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
+from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.service import parser_of
 
 COMPLETIONS = {
@@ -31,6 +31,7 @@ SERVICES = {
     "slurm-elastic-ckptman": "save jobs and move them off machines that are taken away",
     "slurm-elastic-watchdog": "end machines while slurm-elasticd is silent",
     "slurm-elastic-local": "start and end slurmd's of a cloud with provider local",
+    "slurm-elastic-hub": "keep the tunnel to machines and the head's firewall",
 }
 _EXIT = {
     1: "0 done; 1 it failed; 2 wrong use or wrong configuration; 130 interrupted; 141 the reader "
@@ -42,7 +43,7 @@ _EXIT = {
 
 def write(directory: Path) -> None:
     """Everything, by its place, whatever this process's own configuration is."""
-    os.environ.pop(main.CONFIG_VARIABLE, None)
+    os.environ.pop(CONFIG_VARIABLE, None)
     for name, text in {**pages(), **completions()}.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +83,7 @@ def _services() -> Iterator[argparse.ArgumentParser]:
     yield parser_of("slurm-elastic-ckptman", ckptman.ABOUT)
     yield watchdog.parser()
     yield local_agent.parser()
+    yield hub.parser()
 
 
 def _page(parser: argparse.ArgumentParser, summary: str, section: int, see: str) -> str:

@@ -80,6 +80,11 @@ def _add_up(inner: Subparsers) -> None:
         help="let an emulated machine boot for this long (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
+        "--machines", metavar="IMAGE",
+        help="boot the emulated EC2's machines as virtual ones from this image, which "
+        "the command image has made (default: they are processes)",
+    )  # fmt: skip
+    parser.add_argument(
         "--suspend-time", type=pause, default=default.suspend_time, metavar="SECONDS",
         help="give idle nodes back after this long (default: %(default)g)",
     )  # fmt: skip
@@ -166,6 +171,7 @@ def _up(arguments: argparse.Namespace) -> int:
         prices=arguments.prices and str(Path(arguments.prices).resolve()),
         price_speed=arguments.price_speed,
         slurm_conf=tuple(arguments.slurm_conf),
+        **(_virtual(Path(arguments.machines)) if arguments.machines else {}),
     )
     Sandbox(spec).up(lambda step: print(f"  {step} ...", flush=True))
     where = "" if arguments.dir == DEFAULT_DIR else f" --dir {shlex.quote(str(arguments.dir))}"
@@ -174,6 +180,13 @@ def _up(arguments: argparse.Namespace) -> int:
     print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; slurm-elastic status")
     print(f"  slurm-elastic sandbox down{where}")
     return 0
+
+
+def _virtual(image: Path) -> dict[str, Any]:
+    """The parts of a sandbox whose public machines are virtual: these boot for minutes."""
+    from slurm_elastic.sandbox.hypervisor import settings
+
+    return settings(image)
 
 
 def _down(arguments: argparse.Namespace) -> int:

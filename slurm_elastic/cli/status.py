@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import sys
 import time
@@ -17,15 +18,16 @@ from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.status_machines import SORTS
-from slurm_elastic.cli.status_tables import SHORT, Screen, render
+from slurm_elastic.cli.status_tables import SHORT, Screen, day_table, render
 from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.client import facts_of
+from slurm_elastic.door.client import day_of, facts_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.view import Facts, StatusView, status_view
+from slurm_elastic.view.day import DayView, still_waiting
 from slurm_elastic.view.narrowing import narrowed
 
 Part = tuple[str | None, str | None]
@@ -54,6 +56,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         const=PERIOD,
         help=f"show again every SECONDS (default {PERIOD:g}) until interrupted",
     )
+    parser.add_argument(
+        "--day",
+        action="store_true",
+        help="print the last 24 hours instead, hour by hour: machines, dollars an hour, jobs; with "
+        "--json a point each five minutes",
+    )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
     parser.add_argument("--pool", metavar="POOL", help="show only this pool")
@@ -81,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm, excluded=False)
     part: Part = (args.cloud, args.pool)
+    if args.day:
+        return show_day(config, slurm, as_json=args.json)
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json, part=part, screen=screen)
@@ -113,6 +123,24 @@ def show(
         else:
             render(view, console, screen)
     return 1 if view.ledger_error and view.slurm_error else 0
+
+
+def show_day(config: Config, slurm: Slurm, *, as_json: bool) -> int:
+    """Print the last 24 hours. SlurmElasticError where they cannot be read."""
+    day = gather_day(config, slurm, time.time())
+    if as_json:
+        write_json(day)
+    else:
+        plain().print(day_table(day))
+    return 0
+
+
+def gather_day(config: Config, slurm: Slurm, now: float) -> DayView:
+    """The ledger's part, and the jobs that wait by Slurm."""
+    day = day_of(config, now)
+    with contextlib.suppress(SlurmError):
+        return replace(day, waiting=still_waiting(slurm.jobs(), day.at))
+    return day
 
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:

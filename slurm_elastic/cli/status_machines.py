@@ -9,7 +9,7 @@ from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import titled_table
 from slurm_elastic.cli.shortened import with_rest, words
-from slurm_elastic.view.next_action import CALM, brief
+from slurm_elastic.view.next_action import brief
 from slurm_elastic.view.rows import InstanceView, JobView
 
 WIDE, NARROW = 120, 72
@@ -28,11 +28,6 @@ def machines(
     if width >= WIDE:
         return with_rest(_instances(shown), rest)
     return with_rest((_instances_narrow if width >= NARROW else _instances_small)(shown), rest)
-
-
-def is_calm(instance: InstanceView) -> bool:
-    """Whether nobody has to do anything about it."""
-    return instance.next.startswith(CALM)
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
@@ -101,9 +96,9 @@ def _chosen(
     if top is None or len(instances) <= top:
         return instances, ""
     if sort is None:
-        instances = sorted(instances, key=is_calm)
+        instances = sorted(instances, key=lambda i: i.calm)
     hidden = instances[top:]
-    loud = sum(not is_calm(i) for i in hidden)
+    loud = sum(not i.calm for i in hidden)
     what = f", {loud} of which need attention" if loud else ", none of which needs attention"
     return instances[:top], f"and {len(hidden)} more{what}: --all, --top N, --cloud, --pool"
 
@@ -116,4 +111,4 @@ def _jobs(jobs: Sequence[JobView]) -> Text:
 
 
 def _next(instance: InstanceView) -> Text:
-    return words(instance.next, "" if is_calm(instance) else _WARN)
+    return words(instance.next, "" if instance.calm else _WARN)

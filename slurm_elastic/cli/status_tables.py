@@ -15,13 +15,24 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.cli.ckpt_tables import NO_PROCESS, life, saved, threatened, titled_table
+from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
 from slurm_elastic.cli.shortened import hosts, more, with_rest, words
-from slurm_elastic.cli.status_machines import NARROW, WIDE, is_calm, machines
-from slurm_elastic.door.sight import note
+from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.hostlist import expand
 from slurm_elastic.policies.grouping import braces
+from slurm_elastic.view.attention import (
+    clouds,
+    of_directive,
+    paused,
+    payer,
+    private_note,
+    problems,
+    silent_daemon,
+    stopped,
+    unread,
+)
 from slurm_elastic.view.checkpoints import CheckpointsView
+from slurm_elastic.view.day import DayView
 from slurm_elastic.view.next_action import (
     BOOTING,
     DOWN,
@@ -32,18 +43,16 @@ from slurm_elastic.view.next_action import (
     brief,
 )
 from slurm_elastic.view.rows import (
-    BreakerView,
     BudgetView,
-    CloudView,
     CoolDownView,
-    DaemonView,
-    DirectiveView,
     HoldView,
     InstanceView,
     LaunchView,
+    Level,
     NodesView,
     SiteView,
     StatusView,
+    Told,
     TotalView,
 )
 
@@ -51,6 +60,7 @@ TOP_WIDE, TOP_NARROW, TOP_SMALL = 10, 8, 5
 _COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
 _LOUD = "bold white on red"
 _BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
+_STYLES = {Level.LOUD: _LOUD, Level.BAD: _BAD, Level.WARN: _WARN, Level.NOTE: _DIM}
 _CALM_STATES = (IN_USE, IDLE, BOOTING)
 
 
@@ -84,7 +94,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     wide = width >= WIDE
     top = screen.rows(width)
     if view.directives:
-        yield Group(*(Text(_sentence(d.told), style=_style_of(d)) for d in view.directives))
+        yield Group(*(_told(of_directive(d)) for d in view.directives))
     yield _services(view)
     if view.site and not view.ledger_error:
         yield _summary(view.site, view.instances)
@@ -132,26 +142,13 @@ def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
 def _alarms(view: StatusView) -> Iterable[Text]:
     """Above the tables: somebody has to do something, or sees a part only."""
     if view.private:
-        yield Text(note(view.private), style=_WARN)
-    if view.ledger_error:
-        yield words(f"The ledger cannot be read: {view.ledger_error}", _LOUD)
-    if view.slurm_error:
-        yield words(f"Slurm does not answer: {view.slurm_error}", _LOUD)
-    if view.clock:
-        yield Text(view.clock, style=_LOUD)
-    yield from _cloud_problems(view.clouds, view.at)
-    yield from (_breaker(b) for b in view.breakers)
-    for budget in view.budgets:
-        if budget.stop:
-            yield Text(f"No machine is started for {_payer(budget)}: {budget.stop}", style=_WARN)
+        yield Text(private_note(view.private), style=_WARN)
+    told = (*unread(view), *clouds(view), *map(paused, view.breakers), *stopped(view.budgets))
+    yield from map(_told, told)
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _style_of(one: DirectiveView) -> str:
-    return _DIM if not one.holds else _LOUD if one.stops else _WARN
+def _told(one: Told) -> Text:
+    return words(one.text, _STYLES[one.level])
 
 
 def _header(view: StatusView) -> Text:
@@ -161,34 +158,18 @@ def _header(view: StatusView) -> Text:
 
 def _services(view: StatusView) -> RenderableType:
     daemon = view.daemon
-    lines = [_life(daemon, view.ledger_error)]
-    if daemon.end_only:
-        lines.insert(0, words(daemon.end_only, _LOUD))
+    lines = [_told(one) for one in silent_daemon(daemon, view.ledger_error)]
+    if daemon.alive and daemon.age is not None:
+        beat = f", heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
+        lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))
     if waiting := daemon.pending_requests:
         noun = "request waits" if waiting == 1 else "requests wait"
         style = "" if daemon.alive else _WARN
         lines.append(Text(f"  {waiting} {noun} in the spool", style=style))
-    lines += [
-        words(f"  last error of {problem}", _BAD)
-        for problem in daemon.problems
-        if not (view.slurm_error and problem.startswith("slurm: "))  # told as it is now
-    ]
+    lines += [words(f"  {one.text}", _BAD) for one in problems(view)]
     if view.checkpoints:
         lines.append(life(view.checkpoints))
     return Group(*lines)
-
-
-def _life(daemon: DaemonView, ledger_error: str | None) -> Text:
-    if daemon.age is None:
-        why = "unknown, as the ledger cannot be read" if ledger_error else "has never run"
-        return Text(f"Daemon: {why}", style=_LOUD)
-    beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
-    if daemon.alive:
-        return Text.assemble("Daemon: ", ("alive", _GOOD), f", {beat}")
-    if daemon.process_found is False:
-        beat += f", and {NO_PROCESS}"
-    then = "nothing is launched or suspended; do: systemctl start slurm-elasticd"
-    return Text(f"Daemon: NOT RUNNING ({beat}); {then}", style=_LOUD)
 
 
 def _clouds(view: StatusView, wide: bool) -> RenderableType:
@@ -246,15 +227,6 @@ def _told_states(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items()) or "nodes not known"
 
 
-def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
-    for cloud in clouds:
-        if cloud.blocked:
-            yield Text(f"Not in use: {cloud.blocked}", style=_WARN)
-        if cloud.problem:
-            ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
-            yield words(f"Cloud {cloud.name} answers with an error{ago}: {cloud.problem}", _BAD)
-
-
 def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
     table = titled_table("Pools", "Pool", "Cloud", "Nodes")
     _state_columns(table)
@@ -303,7 +275,7 @@ def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
     if site.price_limit is not None:
         worst += f" of at most ${site.price_limit:.2f}/h"
     text = Text(f"Machines: {count}; ${_dollars(site.price_now)}/h now, {worst}")
-    loud = sum(not is_calm(i) for i in instances)
+    loud = sum(not i.calm for i in instances)
     if loud:
         text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
     return text
@@ -344,16 +316,6 @@ def _cool_downs(groups: Sequence[Sequence[CoolDownView]]) -> RenderableType:
     return table
 
 
-def _breaker(breaker: BreakerView) -> Text:
-    failed = f"{breaker.failures} machine(s) in a row {breaker.how}"
-    if breaker.left is None:
-        return Text(f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})", style=_WARN)
-    if breaker.left > 0:
-        then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
-        return Text(f"Pool {breaker.pool} IS PAUSED: {failed}; {then}", style=_LOUD)
-    return Text(f"Pool {breaker.pool} is on trial with one machine: {failed}", style=_WARN)
-
-
 def _holds(holds: Sequence[HoldView], top: int | None, *, wide: bool) -> RenderableType:
     table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
     for hold in holds:
@@ -375,14 +337,8 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
             over = bound is not None and spent >= bound
             cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
             cells.append(Text("-" if bound is None else f"{bound:g}"))
-        table.add_row(Text(_payer(b)), *cells)
+        table.add_row(Text(payer(b)), *cells)
     return table
-
-
-def _payer(budget: BudgetView) -> str:
-    if budget.account:
-        return f"account {budget.account}"
-    return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
 
 
 def _dollars(amount: float) -> str:
@@ -426,6 +382,22 @@ def _total_cells(t: TotalView) -> list[Text]:
         Text(_dollars(t.cost_ended)),
         Text(_dollars(t.cost_live + t.cost_ended), style="bold"),
     ]
+
+
+def day_table(day: DayView) -> RenderableType:
+    """The last 24 hours, each at its full hour."""
+    table = titled_table("The last 24 hours", "At")
+    for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
+        table.add_column(name.capitalize(), justify="right")
+    each = round(3600 / day.step)
+    for n in range((day.points - 1) % each, day.points, each):
+        at = time.strftime("%d %H:%M", time.localtime(day.begin + n * day.step))
+        machines = [str(counts[n]) for counts in day.machines.values()]
+        dollars = _dollars(sum(prices[n] for prices in day.dollars.values()))
+        waiting = "-" if day.waiting is None else str(day.waiting[n])
+        table.add_row(at, *machines, dollars, str(day.booting[n]), str(day.running[n]), waiting)
+    note = private_note(day.private) if day.private else ""
+    return with_rest(table, note)
 
 
 def _state_columns(table: Table) -> None:

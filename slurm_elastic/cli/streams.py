@@ -100,11 +100,15 @@ def log_plainly(level: int | str, form: str = LINE) -> None:
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def write_json(document: object) -> None:
-    """One line on stdout, also of text that was no UTF-8 where it came from."""
+def as_json(document: object) -> str:
+    """One line, also of text that was no UTF-8 where it came from."""
     try:
-        text = msgspec.json.encode(document).decode()
+        return msgspec.json.encode(document).decode()
     except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(document))
-    sys.stdout.write(text + "\n")
+        return json.dumps(msgspec.to_builtins(document))
+
+
+def write_json(document: object) -> None:
+    """The document in one line on stdout."""
+    sys.stdout.write(as_json(document) + "\n")
     sys.stdout.flush()

@@ -16,7 +16,7 @@ from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.reconcile_rules import Bound
-from slurm_elastic.providers import open_provider
+from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.watchdog import NAME, Watchdog
 
@@ -68,7 +68,7 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
         raise ConfigError(f"--every: found {args.every:g}, expected 1 to --after ({args.after:g})")
     stop = threading.Event()
     on_stop(stop.set)
-    providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
+    providers = open_providers(config)
     slurm = SlurmCli(config.slurm)
     dog = Watchdog(
         slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,

@@ -42,7 +42,7 @@ def judge(
         job=job,
         now=now,
         groups=_groups(job),
-        default=_default(site),
+        default=default_partition(site),
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
         slurm_user=config.slurm.user,
     )
@@ -82,7 +82,8 @@ def _site(config: Config) -> Site | None:
     return None
 
 
-def _default(site: Site | None) -> str:
+def default_partition(site: Site | None) -> str:
+    """The name of the partition that slurm.conf has as the default; empty without one."""
     records = site.partitions if site else ()
     named = (r.names[0] for r in records if r.names and r.get("default").lower() == "yes")
     return next(named, "")

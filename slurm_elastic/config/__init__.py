@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.config.access import Users, Who, effective_who
+from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import (
     CloudSettings,
@@ -172,6 +173,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     metrics: Metrics = field(default_factory=Metrics)
     notify: Notify = field(default_factory=Notify)
+    books: BooksSettings = field(default_factory=BooksSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",
@@ -236,14 +238,16 @@ def settled(config: Config) -> Config:
 
 def blocked_clouds(config: Config) -> dict[str, str]:
     """By cloud name, why nothing may be started there yet: a public cloud spends money, so it
-    needs an allow list and an hourly cap, its own or the cluster's. Pure; a cloud that may be used
-    has no entry.
+    needs an allow list and an hourly cap, its own or the cluster's; one of a kind that cannot be
+    used is shut, too. Pure; a cloud that may be used has no entry.
     """
-    return {
+    costly = {
         cloud.name: f"cloud {cloud.name} costs money: {' and '.join(missing)}"
         for cloud in config.clouds
         if cloud.location is Location.PUBLIC and (missing := _missing_consents(config, cloud))
     }
+    broken = [cloud for cloud in config.clouds if cloud.unusable]
+    return costly | {c.name: f"cloud {c.name} cannot be used: {c.unusable}" for c in broken}
 
 
 def _missing_consents(config: Config, cloud: CloudSettings) -> list[str]:

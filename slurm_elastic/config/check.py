@@ -19,6 +19,7 @@ from slurm_elastic.config.growth import GROWS
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate import FITS, LIMIT_FITS, check_images, check_join
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
+from slurm_elastic.config.validate_network import check_network
 from slurm_elastic.hostlist import HostlistError, compress, expand
 from slurm_elastic.policies.ranking import KEYS
 
@@ -41,14 +42,15 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
     fits = (_clouds, *FITS, *LIMIT_FITS, *GROWS)
-    for one in (*_CHECKS, *fits, check_join, check_images, *CHECKPOINT_FITS):
+    for one in (*_CHECKS, *fits, check_join, check_network, check_images, *CHECKPOINT_FITS):
         one(draft)
 
 
 def _clouds(draft: Draft) -> None:
     """The mistakes that each kind of cloud finds in its own settings."""
     for i, cloud in draft.clouds.items():
-        table().kind(cloud.provider).check(draft, i, cloud)
+        if not cloud.unusable:
+            table().kind(cloud.provider).check(draft, i, cloud)
 
 
 def _cluster(draft: Draft) -> None:
@@ -230,6 +232,9 @@ def _paths(draft: Draft) -> None:
     _path(draft, ("join", "template"), draft.value(("join", "template"), str))
     for key in ("key", "munge_key", "slurm_keys", "target"):
         _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))
+    for key, longest in (("public_key", 1000), ("socket", _LONGEST_SOCKET)):
+        where = ("join", "network", key)
+        _path(draft, where, draft.value(where, str), longest)
 
 
 def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
+import msgspec
 import msgspec.inspect as mi
 from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.clouds import CloudSettings, UnusableCloud
 from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
@@ -110,6 +111,37 @@ class CloudTable:
         if found.name != name:
             raise ConfigError(f"but {places[0]} calls itself {found.name}")
         return found
+
+
+class Tolerant:
+    """The same kinds; in the place of one that cannot be used, the keys that all clouds have. A
+    configuration goes on with it as far as the other clouds are concerned.
+    """
+
+    def __init__(self, whole: CloudTable) -> None:
+        self._whole = whole
+
+    def names(self) -> tuple[str, ...]:
+        """As of the table."""
+        return self._whole.names()
+
+    def member(self, name: str) -> mi.StructType:
+        """As of the table, but for ConfigError."""
+        try:
+            return self._whole.member(name)
+        except ConfigError as error:
+            return _schema(_unusable(name, f"provider {name!r}, {error}"))
+
+
+@cache
+def _unusable(name: str, why: str) -> type[CloudSettings]:
+    return cast(
+        type[CloudSettings],
+        msgspec.defstruct(
+            UnusableCloud.__name__, [], bases=(UnusableCloud,), tag=name, frozen=True, kw_only=True,
+            namespace={"unusable": why},
+        ),
+    )  # fmt: skip
 
 
 def _imported(place: str) -> object:

@@ -57,6 +57,10 @@ class CloudSettings(
     """Whether it shows what its machines print."""
     by_user_data: ClassVar[bool] = False
     """Whether its machines are told how to join by user data; others share a host or an image."""
+    unusable: ClassVar[str] = ""
+    """Why nothing can be done with it, where its kind cannot be used; for after its name."""
+    tells_launch: ClassVar[bool] = True
+    """Whether machines are told facts of their launch that no other launch's machines are told."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
     """Doctor's advice where it does not answer."""
 
@@ -126,6 +130,19 @@ class CloudSettings(
         """The expected form, where the value cannot be an id of its images."""
         del text
         return None
+
+
+class UnusableCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cloud whose kind cannot be used, as far as all clouds are alike: its pools and limits stay,
+    the other clouds go on. Its own keys are not looked at.
+    """
+
+    any_keys: ClassVar[bool] = True
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """Nobody knows."""
+        return ()
 
 
 def without_spot(location: Location) -> frozenset[Market]:

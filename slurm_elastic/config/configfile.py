@@ -24,7 +24,7 @@ from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
-from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape, render
 from slurm_elastic.config.partial import Draft
@@ -36,17 +36,18 @@ MAX_BYTES = 4 * 1024 * 1024
 T = TypeVar("T")
 
 
-def load(path: Path) -> Config:
+def load(path: Path, *, whole: bool = False) -> Config:
     """As ``read``, with the types that catalogues in the state directory add."""
-    return from_state(read(path), time.time())
+    return from_state(read(path, whole=whole), time.time())
 
 
-def read(path: Path) -> Config:
+def read(path: Path, *, whole: bool = False) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
-    Raises ConfigError for anything that is wrong with either file.
+    Raises ConfigError for anything that is wrong with either file. That a kind of cloud cannot be
+    used is wrong with its clouds alone (``UnusableCloud``), unless all has to be ``whole``.
     """
-    config = parse(_text(path), str(path))
+    config = parse(_text(path), str(path), whole=whole)
     kept = read_uuid(path)
     if kept is None:
         return config
@@ -59,9 +60,12 @@ def read(path: Path) -> Config:
     return replace(config, cluster=replace(config.cluster, uuid=kept))
 
 
-def parse(text: str, source: str) -> Config:
-    """The configuration in ``text``; ``source`` names it in the complaints of ConfigError."""
-    return settled(_converted(text, source, Config, "cluster, clouds and pools", check))
+def parse(text: str, source: str, *, whole: bool = True) -> Config:
+    """The configuration in ``text``; ``source`` names it in the complaints of ConfigError.
+    ``whole`` as of ``read``.
+    """
+    keys = "cluster, clouds and pools"
+    return settled(_converted(text, source, Config, keys, check, whole=whole))
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:
@@ -73,13 +77,14 @@ def load_as(path: Path, kind: type[T], keys: str) -> T:
 
 
 def _converted(
-    text: str, source: str, kind: type[T], keys: str, also: Callable[[Draft], None] | None = None
-) -> T:
+    text: str, source: str, kind: type[T], keys: str,
+    also: Callable[[Draft], None] | None = None, *, whole: bool = True,
+) -> T:  # fmt: skip
     document = yaml_document.read(text, source)
     if document.value is None:
         raise ConfigError(f"{source}: found an empty file, expected {keys}")
     problems = Problems(document)
-    shape = Shape(problems, {CloudSettings: table()})
+    shape = Shape(problems, {CloudSettings: table() if whole else Tolerant(table())})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
     if also:
         also(Draft(problems, shape))

@@ -180,6 +180,8 @@ class Shape:
         self, kind: mi.StructType, raw: Mapping[str, object], at: KeyPath
     ) -> tuple[bool, set[str]]:
         """Complain of keys that ``kind`` does not have; also the keys that were probably meant."""
+        if getattr(kind.cls, "any_keys", False):
+            return True, set()
         known = _keys(kind)
         free = [key for key in known if key not in raw]
         unknown = [key for key in raw if key not in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -44,6 +45,73 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.target or usual
 
 
+class NetworkKind(StrEnum):
+    """How machines reach the head: as they are, or by a tunnel that they open to it."""
+
+    NONE = "none"
+    WIREGUARD = "wireguard"
+
+
+class Enrol(StrEnum):
+    """How a machine's public key comes to the head: by its console, or by a key that is good for
+    that alone, once, for ten minutes.
+    """
+
+    CONSOLE = "console"
+    ONCE = "once"
+
+
+class Firewall(StrEnum):
+    """By which program the head's ports are closed to all but live machines."""
+
+    NFTABLES = "nftables"
+
+
+class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network between machines and the head (``slurm_elastic.hub`` is its end on the head).
+
+    A tunnel goes to ``endpoint`` (``name:port``, UDP) and has the addresses of ``subnet``, the
+    first of them the head's; the networks ``routes`` are reached through it, too. ``mtu`` in bytes.
+    ``clouds``: whose machines open one (empty: of all clouds that are told by user data).
+    ``node_ports``: TCP ports that machines may reach of each other (empty: all). ``public_key`` is
+    the file of the head's public key, beside the private one, which root alone reads; ``socket``
+    is root's part's.
+
+    ``firewall``: the TCP ``ports`` of the head are open to live machines and to the networks
+    ``trusted`` only.
+    """
+
+    kind: NetworkKind = NetworkKind.WIREGUARD
+    endpoint: str | None = None
+    subnet: str = "10.99.0.0/16"
+    routes: tuple[str, ...] = ()
+    mtu: Annotated[int, Meta(ge=576, le=9000)] = 1380
+    clouds: tuple[str, ...] = ()
+    enrol: Enrol | None = None
+    node_ports: tuple[Port, ...] = ()
+    interface: str = "wg-se"
+    public_key: str = "/etc/slurm-elastic/wireguard.pub"
+    socket: str = "/run/slurm-elastic-hub/hub.sock"
+    firewall: Firewall | None = None
+    ports: tuple[Port, ...] = (6817,)
+    trusted: tuple[str, ...] = ()
+
+    @property
+    def tunnels(self) -> bool:
+        """Whether machines open a tunnel."""
+        return self.kind is NetworkKind.WIREGUARD
+
+    @property
+    def listen_port(self) -> int:
+        """The UDP port of the tunnel."""
+        return int((self.endpoint or ":51820").rpartition(":")[2])
+
+    @property
+    def private_key(self) -> str:
+        """The file of the head's private key."""
+        return self.public_key.removesuffix(".pub") + ".key"
+
+
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The facts that machines are told besides their node's name. Without ``head`` nothing: their
     image or the cloud's ``user_data`` starts slurmd.
@@ -68,3 +136,4 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     check: str | None = None
     check_timeout: Seconds = 60.0
     wipe: tuple[str, ...] = ()
+    network: Network | None = None

@@ -32,7 +32,7 @@ from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
-from slurm_elastic.controller.periodic import run_guarded, tick_all
+from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
 from slurm_elastic.controller.provision import resume, still_wanted
 from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.controller.suspend import suspend
@@ -48,6 +48,7 @@ from slurm_elastic.spool import Request, Spool
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.munge_keys import MungeKeys
+    from slurm_elastic.controller.tunnels import Tunnels
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ PRUNING = 3600.0
 KEEP_HISTORY = 30 * 86400.0
 
 
-OWN = ("overdue", "settle", "policies", "operators", "usage", "notify", "credentials")
+OWN = ("overdue", "settle", "policies", "operators", "usage", "notify", "credentials", "network")
 """The workers of what is of no single cloud, each with a periodic task of its own."""
 
 
@@ -106,6 +107,7 @@ class Daemon:
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
         keys: MungeKeys | None = None,
+        tunnels: Callable[[Site, Executor], Tunnels] | None = None,
     ) -> None:
         self._site = site
         self._state_dir = site.config.state
@@ -127,7 +129,7 @@ class Daemon:
         )
         self._teller = Teller(site, own["notify"])
         self._usage = UsageRecord(site, own["usage"])
-        self._tasks = (
+        self._tasks: tuple[PeriodicTask, ...] = (
             self._overdue.looks,
             Directives(site, own["operators"]).looks,
             Autoscaler(site, own["policies"]).looks,
@@ -136,6 +138,9 @@ class Daemon:
             self._teller.looks,
             CredentialsEnd(site, own["credentials"]).looks,
         )
+        self._tunnels = tunnels(site, own["network"]) if tunnels is not None else None
+        if self._tunnels is not None:
+            self._tasks = (*self._tasks, self._tunnels.looks)
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._next_pruning = float("-inf")
@@ -158,6 +163,8 @@ class Daemon:
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
                 self._keys.close()
+            if self._tunnels is not None:
+                self._tunnels.close()
 
     def _guarded_tick(self) -> None:
         """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import (
     AuthError,
@@ -99,7 +100,7 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     for id_, why in (found.doubts | found.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
-    return found.machines
+    return in_tunnel(site, spec.offer.cloud, found.machines)
 
 
 def record_launch(
@@ -143,7 +144,9 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         offer=launch_row.offer,
         jobs=launch_row.jobs,
         alternatives=launch_row.alternatives,
+        enrol=enrolment_word(site, launch_row.cloud, launch_row.generation),
         again=True,
+        owner=launch_row.owner,
     )
 
 

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import paramiko
 from msgspec import Struct
@@ -32,6 +31,7 @@ from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.protocols import Console
 from slurm_elastic.providers.base.joining import KEY_MARK
 
 log = logging.getLogger(__name__)
@@ -305,13 +305,6 @@ PERIOD = 2.0
 PAUSE = 5.0
 """Seconds between two tries at one machine."""
 CORRELATION = "join"
-
-
-@runtime_checkable
-class Console(Protocol):
-    """A provider that shows what a machine has printed since its boot; empty: nothing yet."""
-
-    def console(self, instance: str) -> str: ...
 
 
 class MungeKeys:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.controller.addresses import enrolment_word
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.budget_enforcement import Jobs, admit
 from slurm_elastic.controller.context import Site, new_generation
@@ -24,7 +25,7 @@ from slurm_elastic.controller.launch import (
     with_retries,
 )
 from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instances, terminate
-from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import LedgerState, Machine
@@ -42,6 +43,7 @@ from slurm_elastic.policies.next_launch import (
     resolve,
 )
 from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.owner import agreed
 from slurm_elastic.policies.reconcile_rules import POWERED_UP_AGAIN
 from slurm_elastic.protocols import Chooser, Limited, Provider
 from slurm_elastic.spool import Request, Spool
@@ -208,6 +210,7 @@ def provision(
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
+    owners = {} if trouble else _owners(site, jobs)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
@@ -215,7 +218,7 @@ def provision(
     if most is not None or any(site.pools[name].max_booting is not None for name in by_pool):
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
-        request = request_for(correlation, site.pools[name], mine, jobs)
+        request = request_for(correlation, site.pools[name], mine, jobs, owners)
         caps = (f"cloud:{cloud}", most), (f"pool:{name}", request.pool.max_booting)
         shortfall, later = _provision_pool(site, request, given_up, asked, trouble, caps)
         waiting += later
@@ -227,13 +230,35 @@ def provision(
     return tuple(waiting)
 
 
-def request_for(correlation: str, pool: Pool, nodes: Sequence[str], jobs: Jobs) -> NodeRequest:
+Owners = Mapping[int, Mapping[str, str]]
+"""Whose each job is, as ``protocols.Slurm.owners`` tells it."""
+
+
+def _owners(site: Site, jobs: Jobs) -> Owners:
+    """For tags alone: none where Slurm does not tell."""
+    if not jobs or not site.config.books.tags:
+        return {}
+    try:
+        return site.slurm.owners(sorted(jobs))
+    except SlurmError as error:
+        log.info("machines get no tags of their owner: %s", error)
+        return {}
+
+
+def request_for(
+    correlation: str,
+    pool: Pool,
+    nodes: Sequence[str],
+    jobs: Jobs,
+    owners: Owners | None = None,
+) -> NodeRequest:
     """A request for these nodes; of ``jobs`` (with their nodes) those that wait for any."""
     whole = NodeRequest(
         id=correlation,
         pool=pool,
         nodes=tuple(nodes),
         job_nodes={j: tuple(of) for j, of in jobs.items()},
+        owners=owners or {},
     )
     return part_of(whole, nodes)
 
@@ -332,13 +357,17 @@ def _decide(
             if keep:
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
+        jobs = part_of(request, decided.nodes).jobs
+        generation = new_generation(now, Spool(site.config.state).newest())
         spec = LaunchSpec(
-            generation=new_generation(now, Spool(site.config.state).newest()),
+            generation=generation,
             pool=request.pool,
             nodes=decided.nodes,
             offer=decided.offer,
-            jobs=part_of(request, decided.nodes).jobs,
+            jobs=jobs,
+            owner=agreed(jobs, request.owners, site.config.books.tags),
             alternatives=decided.alternatives(_choices(provider)),
+            enrol=enrolment_word(site, request.pool.cloud, generation),
         )
         reach("launch.before-intent")
         with site.ledger.together():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.controller.addresses import in_tunnel
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
@@ -130,7 +131,7 @@ class CloudReader:
                 )  # fmt: skip
         self.trouble = self.code = None
         self.doubts, self.unusable = found.doubts, found.unusable
-        return found.machines
+        return in_tunnel(self._site, cloud, found.machines)
 
     def _listed_price(self, one: Instance) -> float:
         """The price of a machine by the configuration ($/h)."""

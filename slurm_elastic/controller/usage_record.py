@@ -11,7 +11,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import ParamSpec, TypeVar
 
@@ -20,10 +20,12 @@ from msgspec.structs import replace
 from slurm_elastic.books import Books, charges, read_books
 from slurm_elastic.config import Config
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.cost_notes import note_costs
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.ledger.histograms import Counts, observe
 from slurm_elastic.ledger.marks import series
 from slurm_elastic.model_ledger import Run, generation_time
 from slurm_elastic.model_slurm import ENDED, SlurmJob
@@ -61,7 +63,11 @@ class UsageRecord:
         before = site.ledger.open_runs()
         if not before and not site.ledger.machines(ended_since=now - 3 * PERIOD):
             return
-        site.ledger.write_runs(news(site, before, site.slurm.jobs(ended=True), now))
+        jobs = site.slurm.jobs(ended=True)
+        fresh = news(site, before, jobs, now)
+        site.ledger.write_runs(fresh)
+        if site.config.books.admin_comment:
+            note_costs(site, fresh, jobs)
 
     def _count_calls(self) -> None:
         counts = self._calls.take()
@@ -129,17 +135,10 @@ STEP = 30.0
 """Seconds of a span at least."""
 LONGEST = 7 * 86400.0
 """Seconds of a span at most: what slurm-elasticd was away for longer is in no counter."""
-BUCKETS: Mapping[str, tuple[float, ...]] = {
-    "boot_seconds": (15, 30, 45, 60, 90, 120, 180, 300, 600),
-    "start_delay_seconds": (1, 2, 5, 10, 30, 60, 120),
-    "resume_to_running_seconds": (30, 60, 90, 120, 180, 300, 600, 1200),
-    "api_seconds": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
-}
 CALLS = ("offers", "launch", "instances", "terminate", "notices")
 NEVER_UP = 3600.0
 """Seconds after which a job's start has nothing to do with its machine's."""
 
-Counts = defaultdict[str, float]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -162,15 +161,6 @@ def counted(config: Config, ledger: Ledger, since: float, until: float, now: flo
     _money(counts, config, books)
     _starts(counts, books)
     return counts
-
-
-def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
-    """One value more of a histogram."""
-    for bound in BUCKETS[name]:
-        if value <= bound:
-            counts[series(f"{name}_bucket", le=f"{bound:g}", **labels)] += 1
-    counts[series(f"{name}_bucket", le="+Inf", **labels)] += 1
-    counts[series(f"{name}_sum", **labels)] += value
 
 
 class CallTimes:

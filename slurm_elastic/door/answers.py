@@ -25,20 +25,34 @@ from slurm_elastic.door.asks import (
     Ask,
     ChainAsk,
     CostAsk,
+    DayAsk,
     DirectAsk,
     EndAsk,
     Order,
+    PriceAsk,
     trusted,
 )
 from slurm_elastic.door.orders import carry_out, name_of, no_right
-from slurm_elastic.door.records import read_chain, read_costs, read_facts
-from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
+from slurm_elastic.door.pricing import Seen, habits_now, prices_of, seen_now, sound_ask
+from slurm_elastic.door.records import read_chain, read_costs, read_day, read_facts
+from slurm_elastic.door.sight import (
+    HIDING,
+    JOBS,
+    NODES,
+    Viewer,
+    refusal,
+    seen_chain,
+    seen_day,
+    seen_facts,
+)
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import read_mark, told
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
+from slurm_elastic.simulate.habits import Habits
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.view import Facts
+from slurm_elastic.view.day import DayView, day_view
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +62,9 @@ SHARE = 10.0
 """Reading again waits for so many times what it took."""
 STALE = 60.0
 SETTINGS_FRESH = 60.0
+DAY_FRESH = 30.0
+QUEUE_FRESH, HABITS_FRESH = 10.0, 900.0
+"""Seconds for which a forecast's reading of the queue, and of what jobs used, is good enough."""
 USERS_SPAN = 92 * 86400.0
 """Seconds back from now of which users are told costs: a year of everybody's takes a while."""
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
@@ -94,12 +111,17 @@ class Answers:
             lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
         )
         self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
+        self._day = Kept(lambda: (now(), read_day(config, now())), DAY_FRESH)
         users = config.users
         self._operators: Kept[frozenset[int]] = Kept(
             lambda: _groups("operators", users.operators), SETTINGS_FRESH
         )
         self._viewers: Kept[frozenset[int]] = Kept(
             lambda: _groups("viewers", users.viewers), SETTINGS_FRESH
+        )
+        self._habits: Kept[Habits] = Kept(lambda: habits_now(slurm), HABITS_FRESH)
+        self._seen: Kept[Seen] = Kept(
+            lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
         self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
 
@@ -127,9 +149,21 @@ class Answers:
             if viewer is not None:
                 uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
             return msgspec.json.encode(Answer(costs=read_costs(self._config, ask, now, uid)))
+        if isinstance(ask, DayAsk):
+            return msgspec.json.encode(Answer(day=self._seen_day(viewer)))
+        if isinstance(ask, PriceAsk):
+            found = prices_of(self._config, sound_ask(ask), self._seen.get())
+            return msgspec.json.encode(Answer(prices=found))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
         return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))
+
+    def _seen_day(self, viewer: Viewer | None) -> DayView:
+        """A day's rows are read at most every DAY_FRESH seconds."""
+        now, rows = self._day.get()
+        if viewer is None or not viewer.hidden:
+            return day_view(*rows, now)
+        return day_view(*seen_day(*rows, viewer), now, viewer.told)
 
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):

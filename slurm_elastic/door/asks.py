@@ -3,6 +3,8 @@
 {"ask": "facts"}                                             -> {"facts": {...}}
 {"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}
 {"ask": "cost", "by": "account", "since": 1800000000}        -> {"costs": {...}}
+{"ask": "day"}                                               -> {"day": {...}}
+{"ask": "price", "job": {"id": 0, "partitions": ["aws"]}}     -> {"prices": [...]}
 {"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
 {"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
                                                                 {"error": SENTENCE}
@@ -21,8 +23,10 @@ from slurm_elastic.books import By, Costs
 from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
+from slurm_elastic.view.day import DayView
 
 MAX_ANSWER = 64 << 20
 """Bytes; thirty thousand machines are half of that."""
@@ -53,6 +57,49 @@ class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
     share_unused: bool = False
 
 
+class DayAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="day"):
+    """The last 24 hours of machines and jobs."""
+
+
+class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
+    """When ``job``, which is not submitted, would start in each of its partitions, and for how
+    much. ``save``: seconds that a checkpoint of it takes; ``unlimited``: what a job without a time
+    limit is taken to ask for (s).
+    """
+
+    job: SlurmJob
+    save: float = 60.0
+    unlimited: int = 0
+
+
+class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A forecast for one partition, and there for one pool (empty: the site's own machines) and so
+    many nodes of it. ``why`` is set where it cannot start there. ``start`` and ``run``: seconds
+    from now until it starts, and that it runs, of which one tenth, half and nine tenths of all
+    futures are below; ``by_limits``: the start if all jobs ran for as long as they asked.
+    ``low``: dollars at the cheapest price (of ``market``) and the usual run, ``high``: at the
+    dearest and its whole limit (None: not known). ``chance``: that the usual run is interrupted
+    on spot machines; ``saves_seconds``, ``saves_dollars``: what checkpoints are expected to save of
+    that. ``jobs_known``: ended jobs whose habits it goes by.
+    """
+
+    partition: str
+    pool: str = ""
+    nodes: int = 1
+    why: str = ""
+    start: tuple[int, ...] = ()
+    by_limits: int | None = None
+    run: tuple[int, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    market: str = ""
+    public: bool = False
+    chance: float | None = None
+    saves_seconds: float | None = None
+    saves_dollars: float | None = None
+    jobs_known: int = 0
+
+
 class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):
     """An operator's word: from ``starts`` (Unix time; None: now) for ``seconds`` (None: until it is
     ended).
@@ -71,7 +118,7 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
 
 
 Order = DirectAsk | EndAsk
-Ask = FactsAsk | ChainAsk | CostAsk | DirectAsk | EndAsk
+Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -106,6 +153,8 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: Facts | None = None
     chain: Chain | None = None
     costs: Costs | None = None
+    day: DayView | None = None
+    prices: tuple[PartitionPrice, ...] | None = None
 
 
 def trusted(config: Config) -> frozenset[int]:

@@ -22,13 +22,18 @@ from slurm_elastic.door.asks import (
     Chain,
     ChainAsk,
     CostAsk,
+    DayAsk,
     FactsAsk,
     Order,
+    PartitionPrice,
+    PriceAsk,
     trusted,
 )
-from slurm_elastic.door.records import may_read, read_chain, read_costs, read_facts
+from slurm_elastic.door.records import may_read, read_chain, read_costs, read_day, read_facts
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.protocols import Slurm
 from slurm_elastic.view import Facts
+from slurm_elastic.view.day import DayView, day_view
 
 PATIENCE = 40.0
 """Seconds for all of it: a little more than the daemon takes at most for an answer."""
@@ -58,6 +63,18 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
     return answer.chain
 
 
+def day_of(config: Config, now: float) -> DayView:
+    """The last 24 hours, but for what Slurm says itself. SlurmElasticError where nothing can be
+    read.
+    """
+    if may_read(config):
+        return day_view(*read_day(config, now), now)
+    answer = _ask(config, DayAsk())
+    if answer.day is None:
+        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
+    return answer.day
+
+
 def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
     """Of all jobs for who may open the ledger and for operators, else of the caller's own. Raises
     SlurmElasticError where nothing can be read.
@@ -68,6 +85,21 @@ def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
     if answer.costs is None:
         raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
     return answer.costs
+
+
+def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:
+    """For everybody. Raises SlurmElasticError where the daemon does not answer, SlurmError where
+    Slurm does not.
+    """
+    if may_read(config):
+        # Not what status needs, which is to be quick.
+        from slurm_elastic.door.pricing import prices_of, seen_now
+
+        return prices_of(config, ask, seen_now(config, slurm, now))
+    answer = _ask(config, ask)
+    if answer.prices is None:
+        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
+    return answer.prices
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:

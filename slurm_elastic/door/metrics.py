@@ -22,13 +22,13 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.controller.usage_record import BUCKETS
 from slurm_elastic.credentials import ends_of
 from slurm_elastic.directive import limit_changes
 from slurm_elastic.door.records import read_facts
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.histograms import BUCKETS
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.leaked_instances import CODE as STRAY
@@ -54,12 +54,15 @@ COUNTERS = {
     "ckpt_rescues": "Jobs that were to be moved off a machine, by how that ended.",
     "ckpt_notices": "Warnings of clouds.",
     "ckpt_decisions": "Decisions of slurm-elastic-ckptman.",
+    "lost_node_seconds": "Work that runs of moved jobs do again: seconds times nodes, by cause.",
 }
 HISTOGRAMS = {
     "boot_seconds": "From launch to registered with Slurm.",
     "start_delay_seconds": "From the last machine's registration to its job running.",
     "resume_to_running_seconds": "From the decision to launch to its job running.",
     "api_seconds": "Duration of a call to a cloud.",
+    "checkpoint_seconds": "Duration of a checkpoint that was complete.",
+    "rescue_seconds": "From the decision to move a job to its next run, by cause.",
 }
 
 Labels = Mapping[str, str]

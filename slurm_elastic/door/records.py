@@ -32,6 +32,7 @@ from slurm_elastic.heartbeat import (
     told,
 )
 from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
@@ -131,6 +132,18 @@ def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None)
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
     return report(books, ask.by, share_unused=ask.share_unused, uid=uid)
+
+
+def read_day(config: Config, now: float) -> tuple[tuple[Machine, ...], tuple[Run, ...]]:
+    """The machines and the runs of which some part is within the last 24 hours. SlurmElasticError
+    where the ledger cannot be read.
+    """
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            return ledger.machines(ended_since=now - DAY), ledger.runs(now - DAY, now)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
 
 
 def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:

@@ -15,7 +15,7 @@ from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.directive import LimitChange, Pause
 from slurm_elastic.door.asks import Bar, Chain, ChainAsk
 from slurm_elastic.ledger import Decision, Machine
-from slurm_elastic.model_ledger import Launch
+from slurm_elastic.model_ledger import Launch, Run
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.view import Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
@@ -57,12 +57,6 @@ class Viewer(Struct, frozen=True, kw_only=True):
         return tuple(sorted(self.hidden))
 
 
-def note(private: Collection[str]) -> str:
-    """The sentence for a viewer who sees a part only."""
-    words = ",".join(private)
-    return f"Shown is what slurm.conf (PrivateData={words}) lets you see: of your own jobs alone."
-
-
 def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
     """The part of all that was read that ``viewer`` may see."""
     if not viewer.hidden:
@@ -81,6 +75,14 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
         private=viewer.told,
     )
+
+
+def seen_day(
+    machines: Iterable[Machine], runs: Iterable[Run], viewer: Viewer
+) -> tuple[tuple[Machine, ...], tuple[Run, ...]]:
+    """The machines and runs that ``viewer`` may see."""
+    own = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)
+    return _seen_machines(machines, viewer), tuple(own)
 
 
 def _seen_machines(machines: Iterable[Machine], viewer: Viewer) -> tuple[Machine, ...]:

@@ -22,6 +22,8 @@ seconds, prices dollars an hour, lists and offers JSON::
     counters           name (key), value: sums over all time, ``name{label="value"}`` as Prometheus
                        has them; ``settled`` up to when they have what machines and jobs came to
     told               key (key), at: what people were told of
+    tunnels            generation and node (key), address, key, since: machines whose public key is
+                       believed, until they end
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
@@ -55,6 +57,7 @@ from slurm_elastic.ledger.marks import (
     run_from,
     to_json,
 )
+from slurm_elastic.ledger.tunnels import TUNNELS, Tunnels, tunnel_from
 from slurm_elastic.model import COOL_DOWN, Exclusion
 from slurm_elastic.model_ledger import Decision, Drained, Health, Launch, Machine
 from slurm_elastic.policies.exclusions import STRIKES_KEPT
@@ -106,7 +109,7 @@ def health_from(row: sqlite3.Row) -> Health:
     return Health(name=row[0], checked=row[1], error=row[2], code=row[3])
 
 
-class Ledger(Machines):
+class Ledger(Machines, Tunnels):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
@@ -129,6 +132,7 @@ class Ledger(Machines):
             "select node, begin, end from drains where end is null order by node",
             drained_from,
         ),
+        "tunnels": (TUNNELS, tunnel_from),
         "health": ("select name, checked, error, code from health order by name", health_from),
         "runs": (
             f"select {RUN_COLUMNS} from runs where end is null order by begin, job",

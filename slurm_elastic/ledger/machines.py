@@ -20,7 +20,7 @@ from slurm_elastic.policies.clock_guard import AHEAD
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
-    "error, accounts"
+    "error, accounts, owner"
 )
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
@@ -99,7 +99,8 @@ class Machines(Marks):
         with self._transaction("machines", "launches") as db:
             launch = self._known(generation)
             for instance in instances:
-                self._insert(instance, launch.pool, launch, now)
+                worst = worst_price(instance, launch)
+                self._insert(instance, launch.pool, launch, now, worst)
             db.execute(
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
                 "where generation = ?",
@@ -237,7 +238,9 @@ class Machines(Marks):
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
                 before = self._renamed(instance, pool, clouds)
-            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
+            if launch is not None:
+                worst = worst_price(instance, launch)
+            self._insert(instance, pool, launch, now, worst)
             self._name(instance, pool)
             db.execute(SEEN, seen_values(instance, instance.cloud, now, adopted=True))
             return before
@@ -339,7 +342,7 @@ class Machines(Marks):
         pool: str,
         launch: Launch | None,
         now: float,
-        worst: float = 0.0,
+        worst: float,
     ) -> None:
         """Insert a machine unless it is known; it must then be of the same launch."""
         over = instance.state == InstanceState.TERMINATED
@@ -351,7 +354,7 @@ class Machines(Marks):
             last_seen=now,
             ended=now if over else None,
             why=GONE if over else None,
-            worst_price=worst_price(instance, launch) or worst,
+            worst_price=worst,
         )
         sql = f"insert or ignore into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
         if self._db.execute(sql, machine_row(machine)).rowcount:
@@ -383,6 +386,7 @@ def launch_of_spec(
         created=now,
         alternatives=spec.alternatives,
         accounts=accounts,
+        owner=spec.owner,
     )
 
 
@@ -410,6 +414,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         launch.finished,
         launch.error,
         to_json(launch.accounts),
+        to_json(launch.owner),
     )
 
 
@@ -432,6 +437,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         finished=row["finished"],
         error=row["error"],
         accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
+        owner=decode(row["owner"], type=dict[str, str]),
     )
 
 
@@ -513,9 +519,7 @@ def seen_values(
     }
 
 
-def worst_price(instance: Instance, launch: Launch | None) -> float:
-    """The highest price ($/h) a machine of that launch may come to; 0 where it is unknown."""
-    if launch is None:
-        return 0.0
+def worst_price(instance: Instance, launch: Launch) -> float:
+    """The highest price ($/h) a machine of that launch may come to."""
     bought = [o for o in launch.offers if o.key == instance.offer_key] or launch.offers
     return max(instance.price, *(offer.worst_price for offer in bought))

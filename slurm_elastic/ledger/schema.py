@@ -6,6 +6,7 @@ import sqlite3
 
 from slurm_elastic.ledger.machines import launch_from, machine_from
 from slurm_elastic.ledger.marks import aside_from, directive_from, exclusion_from, run_from
+from slurm_elastic.ledger.tunnels import tunnel_from
 from slurm_elastic.store.files import Schema
 from slurm_elastic.store.moving import Table
 
@@ -262,6 +263,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "drop table breakers",
         "drop table holds",
     ),
+    (
+        # A repeated call must be the same, its tags too.
+        "alter table launches add column owner text not null default '{}'",
+    ),
+    (
+        """create table tunnels (
+            generation text not null,
+            node text not null,
+            address text not null unique,
+            key text not null unique,
+            since real not null,
+            primary key (generation, node)
+        ) without rowid""",
+    ),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
@@ -311,6 +326,7 @@ LEDGER_TABLES = (
     Table(name="counters", keys=("name",)),
     Table(name="settled", keys=("at",)),
     Table(name="told", keys=("key",)),
+    Table(name="tunnels", keys=("generation", "node"), reader=tunnel_from),
     # A cloud may have machines that are not among the rows.
     Table(name="read_whole", keys=("cloud",), doubted=True),
     Table(name="health", keys=("name",)),

@@ -320,10 +320,13 @@ class Agent:
         return why
 
     def start(self) -> None:
-        """Run ``start_command`` once a boot, when the munge key has come."""
-        command, mark = self.settings.get("start_command"), self.settings.get("key_mark")
+        """Run ``start_command`` once a boot, when all files of ``key_mark`` are there: the munge
+        key has come, the tunnel is up.
+        """
+        command, marks = self.settings.get("start_command"), self.settings.get("key_mark") or ""
         done = self.path + ".started"
-        if not command or os.path.exists(done) or (mark and not os.path.exists(mark)):
+        there = all(os.path.exists(mark) for mark in marks.split())
+        if not command or os.path.exists(done) or not there:
             return
         say("starting slurmd")
         self.run(shlex.split(command))

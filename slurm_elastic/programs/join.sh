@@ -55,6 +55,23 @@ if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
   echo "${1:-127.0.1.1} $node" >>/etc/hosts
 fi
 
+# The tunnel to the head, where there is one; slurmd starts when it is up.
+cat >"$dir/tunnel.py" <<'SLURM_ELASTIC_TUNNEL'
+@{tunnel}
+SLURM_ELASTIC_TUNNEL
+cat >"$dir/tunnel.json" <<'SLURM_ELASTIC_TUNNEL'
+@{tunnel_settings}
+SLURM_ELASTIC_TUNNEL
+if [ "$(wc -c <"$dir/tunnel.json")" -gt 1 ]; then
+  set -- /usr/bin/env python3 -I "$dir/tunnel.py" "$dir/tunnel.json" "$dir/launch"
+  if [ -d /run/systemd/system ]; then
+    systemd-run --quiet --unit=slurm-elastic-tunnel --property=Restart=always \
+      --property=RestartSec=2 --property=KillMode=process "$@"
+  else
+    setsid "$@" >"$dir/tunnel.log" 2>&1 </dev/null &
+  fi
+fi
+
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
 @{agent}
 SLURM_ELASTIC_AGENT

@@ -30,6 +30,7 @@ from slurm_elastic.sandbox.spec import (
     Ports,
     SandboxSpec,
     elastic,
+    machine_part,
     ports_from,
     ports_needed,
     site_conf,
@@ -162,8 +163,25 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
     require_emulated(_clouds(config))
     write_one(config, layout)
     layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
+    if spec.image:
+        (etc / "machine-part").write_text(machine_part(spec))
     for path in etc.iterdir():
         path.chmod(0o600 if path == key else 0o644)
+    if spec.image:
+        _write_login(etc, key.read_bytes())
+
+
+def _write_login(etc: Path, munge_key: bytes) -> None:
+    """The keys by which slurm-elasticd brings the munge key to virtual machines: SlurmUser's."""
+    login, copy = etc / "login", etc / "login-munge.key"
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(login)]
+    subprocess.run(words, check=True, env={"PATH": _search_path()}, stdin=subprocess.DEVNULL)
+    copy.touch(mode=0o400)
+    copy.write_bytes(munge_key)
+    slurm = pwd.getpwnam(USER)
+    for path in (login, copy):
+        os.chown(path, slurm.pw_uid, slurm.pw_gid)
+        path.chmod(0o400)
 
 
 def write_one(config: dict[str, Any], layout: Layout) -> None:

@@ -29,6 +29,7 @@ from slurm_elastic.sandbox.daemons import (
     Daemons,
 )
 from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.hypervisor import Network
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.processes import Machines, Processes
@@ -84,6 +85,9 @@ class Sandbox(Shell):
         build.make_directories(layout)
         build.require_python(layout)
         build.write_files(self.spec, ports, layout)
+        if self.spec.image:
+            progress("the network of virtual machines")
+            Network(layout.dir).up()
         progress("munged")
         self._daemons.munged()
         if self._cloud("aws"):
@@ -134,6 +138,8 @@ class Sandbox(Shell):
         self._power_off_local()
         self.processes.stop(MUNGED, 5.0)
         self._sweep()
+        if self.layout.read().spec.image:
+            Network(self.layout.dir).down()
         shutil.rmtree(self.layout.dir)
 
     def _power_off_local(self) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.hostlist import expand
@@ -24,9 +25,13 @@ from slurm_elastic.sandbox.seen import Seen
 from slurm_elastic.sandbox.spec import cloud_of
 from slurm_elastic.signals import on_end
 
+if TYPE_CHECKING:
+    from slurm_elastic.sandbox.hypervisor import Hypervisor
+
 log = logging.getLogger(__name__)
 
 PERIOD = 0.25
+EC2_PREFIX = "i-"
 ALIVE = frozenset({"pending", "running"})
 
 
@@ -101,18 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
     stop = threading.Event()
     clouds = [
-        (
-            Runner(
-                layout,
-                saved.spec.boot_seconds,
-                never,
-                prefix,
-                saved.spec.dead_man,
-                saved.spec.check,
-            ),
-            look,
-        )
-        for prefix, look in _clouds(layout, saved)
+        (_powered(layout, saved, never, prefix), look) for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)
     while not stop.wait(PERIOD):
@@ -125,13 +119,28 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _powered(
+    layout: Layout, saved: Saved, never: Iterable[str], prefix: str
+) -> Runner | Hypervisor:
+    """Who has the machines of the cloud whose ids begin so."""
+    spec = saved.spec
+    if spec.image and prefix == EC2_PREFIX:
+        # Here and not above: most sandboxes do without.
+        from slurm_elastic.sandbox import control
+        from slurm_elastic.sandbox.hypervisor import Hypervisor
+
+        endpoint = f"http://127.0.0.1:{saved.ports.ec2}"
+        return Hypervisor(layout, Path(spec.image), control.control(saved), endpoint)
+    return Runner(layout, spec.boot_seconds, never, prefix, spec.dead_man, spec.check)
+
+
 def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
     """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
     from slurm_elastic.sandbox import control
 
     if cloud_of(saved.spec, "aws"):
         ec2 = control.control(saved)
-        yield "i-", lambda: control.seen(ec2)
+        yield EC2_PREFIX, lambda: control.seen(ec2)
     if cloud_of(saved.spec, "opennebula"):
         one = control.one_control(saved)
         yield control.ONE_PREFIX, lambda: control.one_seen(one)

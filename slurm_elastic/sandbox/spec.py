@@ -14,6 +14,9 @@ from slurm_elastic.hostlist import expand
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker
 IMAGE = "ami-12c6146b"
 """The machines' image in the emulated EC2, the only one that it has of its own."""
+VIRTUAL_HEAD = "10.77.0.254"
+"""The head's address for virtual machines, on this host's end of their network."""
+LOGIN = "debian"
 PARTITION = "batch"
 RECORDS = ("nodename=", "partitionname=")
 
@@ -27,7 +30,9 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     sets too replaces it. ``boot_seconds`` is how long an emulated machine takes to start,
     ``never_boot`` a hostlist of nodes whose machines never come up. ``memory`` (MiB) and ``cpus``
     are of each node. With ``dead_man`` each emulated machine has the agent, with this
-    heartbeat_timeout (s); ``check`` is then its gate's command. ``groups`` may burst. ``prices``
+    heartbeat_timeout (s); ``check`` is then its gate's command. ``image`` is a file from which the
+    machines of EC2 are booted as virtual ones, instead of being processes; they have the agent
+    then, and the shipped text of joining. ``groups`` may burst. ``prices``
     is a CSV trace of spot prices (None: the shipped day), of which ``price_speed`` seconds pass in
     one.
     """
@@ -46,6 +51,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     never_boot: str = ""
     dead_man: float | None = None
     check: str = ""
+    image: str = ""
     prices: str | None = None
     price_speed: float = 60.0
     power_save_interval: int = 1
@@ -113,7 +119,7 @@ def _options(spec: SandboxSpec, ports: Ports, host: str) -> dict[str, str]:
     root = spec.dir
     return {
         "ClusterName": "sandbox",
-        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldHost": f"{host}({VIRTUAL_HEAD if spec.image else '127.0.0.1'})",
         "SlurmUser": "slurm",
         "SlurmctldPort": str(ports.slurmctld),
         "SlurmdPort": str(ports.slurmd),
@@ -171,6 +177,27 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
     }
 
 
+def joining(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
+    """The section ``join`` for virtual machines: they find the head, and get its munge key."""
+    etc = spec.dir / "etc"
+    return {
+        "head": f"{VIRTUAL_HEAD}:{ports.slurmctld}",
+        "heartbeat_timeout": spec.dead_man or spec.resume_timeout + 60.0,
+        "ssh": {"key": f"{etc}/login", "munge_key": f"{etc}/login-munge.key", "user": LOGIN},
+    }
+
+
+def machine_part(spec: SandboxSpec) -> str:
+    """The user data of virtual machines: the places that slurm.conf names are this host's."""
+    root = spec.dir
+    return f"""\
+#cloud-boothook
+#!/bin/sh
+mkdir -p {root}/run {root}/spool {root}/log
+ln -sfn /run/munge/munge.socket.2 {root}/run/munge.socket
+"""
+
+
 def _onprem(root: Path) -> dict[str, Any]:
     return {
         "name": "onprem",
@@ -211,10 +238,15 @@ def _pools(spec: SandboxSpec) -> list[dict[str, Any]]:
 
 def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
     """The slurm-elastic.yaml, as a mapping: endpoint and node ports filled in where not given."""
-    config = merged(default_elastic(spec), spec)
+    base = default_elastic(spec)
+    if spec.image:
+        base["join"] = joining(spec, ports)
+    config = merged(base, spec)
     for cloud in config["clouds"]:
         if cloud["provider"] == "aws":
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.ec2}")
+            if spec.image:
+                cloud.setdefault("user_data", f"{spec.dir}/etc/machine-part")
         if cloud["provider"] == "opennebula":
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.one}/RPC2")
             cloud["auth"] = f"{spec.dir}/one/one_auth"

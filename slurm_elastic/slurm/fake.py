@@ -40,6 +40,7 @@ class FakeSlurm:
         self.broken: Exception | None = None
         self.latency = 0.0
         self.reserved: list[Reservation] = []
+        self.accounted: dict[int, str] = {}
         self.timeout = 300.0
         self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
@@ -170,6 +171,14 @@ class FakeSlurm:
         if "PENDING" in job.states:
             self._jobs[job.id] = msgspec.structs.replace(job, **fields)
 
+    def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
+        """As the jobs' own fields have them."""
+        with self._lock:
+            self._command("owners")
+            known = [self._jobs[job] for job in jobs if job in self._jobs]
+            told = {j.id: {"user": j.user, "account": j.account} for j in known}
+            return {job: {k: v for k, v in names.items() if v} for job, names in told.items()}
+
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """Whether Slurm may requeue the job."""
         with self._lock:
@@ -228,6 +237,23 @@ class FakeSlurm:
         with self._lock:
             self._command("tell", job=job, line=line)
             self._known_job(job)
+
+    def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
+        """There is no slurmdbd."""
+        del days
+        raise SlurmError(("sacct",), 1, "Slurm accounting storage is disabled")
+
+    def accounted_comment(self, job: int) -> str:
+        """As it was set last."""
+        with self._lock:
+            self._command("accounted_comment", job=job)
+            return self.accounted.get(job, "")
+
+    def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
+        """Kept in ``accounted``, too."""
+        with self._lock:
+            self._command("set_accounted_comment", cluster=cluster, job=job, text=text)
+            self.accounted[job] = text
 
     def set_admin_comment(self, job: int, text: str) -> None:
         """Kept among the updates."""

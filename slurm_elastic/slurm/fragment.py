@@ -227,6 +227,7 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             f"PriorityTier={site.priority_tier}",
             *_who(config, cloud),
             *_times(config, cloud),
+            *_billing(config, cloud),
             *resets,
         )
     )
@@ -255,6 +256,25 @@ def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
         ("SuspendTimeout", config.suspend_timeout(cloud)),
     ):
         yield f"{name}={math.ceil(seconds)}"
+
+
+def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    """TRESBillingWeights by the dearest of the cloud's pools, on-demand, a CPU. CPU alone: Slurm
+    adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), and would charge a whole
+    machine twice.
+    """
+    unit = config.books.billing_unit
+    prices = [
+        shape.price / shape.cpus
+        for pool in config.pools
+        if pool.cloud == cloud.name
+        for name, shape in cloud.shapes.items()
+        if not pool.type_names or name in pool.type_names
+    ]
+    if cloud.flat_price is not None:
+        prices = [cloud.flat_price / pool.cpus for pool in config.pools if pool.cloud == cloud.name]
+    if unit is not None and prices and max(prices) > 0:
+        yield f'TRESBillingWeights="CPU={max(prices) / unit:.6g}"'
 
 
 # The options of a site's slurm.conf that our fragment cannot stand beside. Pure.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.changed import with_limits
@@ -15,16 +17,18 @@ from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.model import CAPACITY, Exclusion, Pool, Usage
 from slurm_elastic.model_ledger import Launch, Machine
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
 from slurm_elastic.policies.capacity import Spent, stopped
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.directives import told
 from slurm_elastic.policies.exclusions import TAKEN_OUT
 from slurm_elastic.policies.leaked_instances import stray, unending
+from slurm_elastic.view.attention import attention
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 from slurm_elastic.view.next_action import (
     BOOTING,
+    CALM,
     DOWN,
     HELD,
     IDLE,
@@ -48,6 +52,7 @@ from slurm_elastic.view.rows import (
     LaunchView,
     NodesView,
     PoolView,
+    QueueView,
     SiteView,
     StatusView,
     TotalView,
@@ -127,7 +132,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
     blocked = blocked_clouds(config)
-    return StatusView(
+    view = StatusView(
         at=facts.now,
         cluster=config.cluster.name,
         daemon=_daemon(config, facts),
@@ -151,6 +156,24 @@ def status_view(config: Config, facts: Facts) -> StatusView:
             *(_budget(config, facts.now, *one) for one in facts.spent.items()),
             *(_account(config, facts.now, *one) for one in facts.accounts.items()),
         ),
+        queue=_queue(facts),
+    )
+    return replace(view, attention=attention(view))
+
+
+def _queue(facts: Facts) -> QueueView | None:
+    if facts.slurm_error is not None:
+        return None
+    waiting = [job for job in facts.jobs if "PENDING" in job.states]
+    reasons: Counter[str] = Counter()
+    for job in waiting:
+        reasons[job.reason or "None"] += job.tasks
+    since = min((job.submit for job in waiting if job.submit), default=None)
+    return QueueView(
+        running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
+        waiting=sum(job.tasks for job in waiting),
+        oldest=None if since is None else max(facts.now - since, 0.0),
+        reasons=dict(reasons.most_common()),
     )
 
 
@@ -288,6 +311,7 @@ def _nodes(join: _Join) -> tuple[NodesView, ...]:
 def _instance(join: _Join, machine: Machine) -> InstanceView:
     i, now = machine.instance, join.facts.now
     jobs = [j for j in join.jobs_of[i.node] if machine.suspending is None]
+    follows = _next(join, machine, jobs)
     return InstanceView(
         id=i.id,
         node=i.node,
@@ -303,7 +327,8 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
         age=max(0.0, now - i.launched),
         cost=machine.lease.cost(now),
         jobs=tuple(JobView(id=j.id, user=j.user, state=",".join(sorted(j.states))) for j in jobs),
-        next=_next(join, machine, jobs),
+        next=follows,
+        calm=follows.startswith(CALM),
     )
 
 

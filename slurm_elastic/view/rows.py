@@ -8,6 +8,7 @@ dollars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from msgspec import Struct, field
 
@@ -54,6 +55,22 @@ class Facts(Struct, frozen=True, kw_only=True):
     spent: Mapping[str, Spent] = field(default_factory=dict)
     accounts: Mapping[str, Spent] = field(default_factory=dict)
     directives: Sequence[Directive] = ()
+
+
+class Level(StrEnum):
+    """How much somebody is needed: nothing works without; something is broken; look at it; no."""
+
+    LOUD = "loud"
+    BAD = "bad"
+    WARN = "warn"
+    NOTE = "note"
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """A sentence that is read before the rest."""
+
+    level: Level
+    text: str
 
 
 class DirectiveView(Struct, frozen=True, kw_only=True):
@@ -154,7 +171,9 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 class InstanceView(Struct, frozen=True, kw_only=True):
-    """A machine that is paid now; ``cost`` is so far, ``next`` what will happen to it."""
+    """A machine that is paid now; ``cost`` is so far, ``next`` what will happen to it, ``calm``:
+    nobody has to do anything about that.
+    """
 
     id: str
     node: str
@@ -171,6 +190,7 @@ class InstanceView(Struct, frozen=True, kw_only=True):
     cost: float
     jobs: tuple[JobView, ...]
     next: str
+    calm: bool = True
 
 
 class LaunchView(Struct, frozen=True, kw_only=True):
@@ -252,8 +272,22 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
+class QueueView(Struct, frozen=True, kw_only=True):
+    """Slurm's queue: jobs that run and that wait (each task of an array is one), the ``oldest`` of
+    these in seconds since it was submitted, and how many wait for which reason of Slurm's.
+    """
+
+    running: int
+    waiting: int
+    oldest: float | None
+    reasons: dict[str, int]
+
+
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything ``status`` shows. ``clock``: this host's is behind what was written."""
+    """Everything ``status`` shows. ``clock``: this host's is behind what was written.
+    ``attention``: what to read first, the worst first. ``queue`` is None where Slurm did not
+    answer.
+    """
 
     at: float
     cluster: str
@@ -275,4 +309,6 @@ class StatusView(Struct, frozen=True, kw_only=True):
     private: tuple[str, ...] = ()
     site: SiteView | None = None
     clock: str | None = None
+    queue: QueueView | None = None
+    attention: tuple[Told, ...] = ()
     version: int = field(default=1)

@@ -13,6 +13,8 @@ def test_a_small_cluster_is_shown_and_explained():
     assert rows["explain n1: lines"].ok
     assert rows["status --all: lines"].ours > 200
     assert rows["a scrape: series"].ok
+    painted = [row for case, row in rows.items() if case.startswith("the page: ")]
+    assert len(painted) == 2 or "no chromium" in painted[0].case
     assert rows["a scrape: processor time"].ours > 0
     assert rows["cost --by job --format csv: lines"].ours >= 200
     assert rows["status: processor time"].ours > 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.model import Instance, Location
+from slurm_elastic.model import Instance, LaunchSpec, Location
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.chaos.fakes import is_up
@@ -46,6 +46,10 @@ class Books:
         self.fallen: set[int] = set()
         self.machines: dict[str, Instance] = {}
         self.lost_at = float("-inf")
+        self._given_up: set[str] = set()  # generations
+        self._decided: dict[
+            str, set[str]
+        ] = {}  # by generation, machines and generations known then
         self.spared = 0
         self.dollars: Counter[str] = Counter()
 
@@ -82,7 +86,11 @@ class Books:
         return {row[0] for row in execute(self._stage.ledger._db, "select cloud from read_whole")}
 
     def forgot(self, ledger: Enduring | None) -> None:
-        """The daemon ends: what it only had in memory is lost."""
+        """The daemon ends: what it only had in memory is lost, and it may not have taken in the last
+        lists.
+        """
+        for cloud in self._stage.clouds.values():
+            cloud.omitted |= cloud.before
         if ledger is not None and ledger.end_only:
             self.lose()
 
@@ -119,18 +127,23 @@ class Books:
             doomed = row is not None and (row.suspending is not None or row.ended is not None)
             if other.node == new.node and not doomed and (known or not self._omitted(other)):
                 self.wrong("double", f"{new.id} for {new.node}, which has {other.id}")
+        if (then := self._decided.get(new.generation)) is not None:
+            counted = [m for m in counted if m is new or m.id in then or m.generation in then]
         self._limits(counted)
 
     def _is_hidden(self, one: Instance, row: Row | None) -> bool:
-        """Nobody can know of it: its cloud has not listed it, often enough where it was known. The
-        first list that has it again may have been answered, and not be taken in.
+        """Nobody can know of it: its cloud has not listed it, often enough where it was known, or when
+        its launch was given up. The first list that has it again may have been answered, and not be
+        taken in.
         """
         cloud = self._stage.clouds[one.cloud]
         if row is not None:
             often = max(cloud.omitted[one.id], cloud.before[one.id]) >= self._misses
             hidden = often or row.suspending is not None
         else:
-            hidden = self.lost_at >= one.launched - T0 and cloud.listed[one.id] < TOLD
+            lost = self.lost_at >= one.launched - T0 and cloud.listed[one.id] < TOLD
+            lacked = max(cloud.omitted[one.id], cloud.before[one.id]) > 0
+            hidden = lost or (one.generation in self._given_up and lacked)
         self.spared += hidden
         return hidden
 
@@ -153,6 +166,23 @@ class Books:
             # Of an adopted machine the worst price is not known for sure.
             if bound is not None and spent > bound + 1e-9 and self.lost_at < 0:
                 self.wrong("limit", f"${spent:.2f}/h of {name or 'all'}, {bound} may be")
+
+    # when a purchase is decided
+
+    def intended(self, real: Callable[..., None]) -> Callable[..., None]:
+        """The ledger's ``intend``, with a look at what it has then: what is found later, as a list
+        has it again, was in no count.
+        """
+
+        def intend(spec: LaunchSpec, request: str, now: float) -> None:
+            real(spec, request, now)
+            found = self.rows()
+            if found is not None and spec.generation not in self._decided:
+                rows, opened = found
+                alive = {id_ for id_, row in rows.items() if row.ended is None}
+                self._decided[spec.generation] = alive | opened
+
+        return intend
 
     # when an end is decided
 
@@ -178,6 +208,7 @@ class Books:
             for one in self._stage.alive():
                 if one.generation == generation and not self._omitted(one):
                     self.wrong("launch given up", f"{one.id} of {one.node} is there: {error}")
+            self._given_up.add(generation)
             real(generation, error, now)
 
         return failed

@@ -193,6 +193,7 @@ class Stage:
             holding=Lock(),
         )
         ledger.suspending = self.books.watched(ledger.suspending)  # type: ignore[method-assign]
+        ledger.intend = self.books.intended(ledger.intend)  # type: ignore[method-assign]
         ledger.failed = self.books.given_up(ledger.failed)  # type: ignore[method-assign]
         Daemon(site, spool, _Bell(self), lambda: None, Worker).run(Event())  # type: ignore[arg-type]
 

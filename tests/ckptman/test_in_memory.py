@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +144,20 @@ def test_a_job_that_is_on_its_way_when_the_disk_fills_up_arrives(
         world.until(lambda: world.job(1).restarts == 1)
         world.advance(30)
     world.until(lambda: saved_in_file(world) == [1], 1200)
+
+
+def test_a_ledger_that_comes_later_is_read_by_whichever_thread_asks_first(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.db"
+    followed = Followed(path)
+    with pytest.raises(sqlite3.OperationalError, match="no ledger at the moment"):
+        followed.machines()
+    path.parent.mkdir()
+    with closing(Ledger(path)) as ledger:
+        ledger.beat("somebody", 2.0, 1)
+    followed._again = float("-inf")
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(followed.heartbeat, "somebody").result() == (2.0, 1)
+    followed.close()
 
 
 def test_a_ledger_that_was_opened_on_a_read_only_disk_is_written_once_it_may_be(

@@ -13,6 +13,7 @@ from patience import patience
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.migration import MOST_HELP
 from slurm_elastic.ckptman.nodes import MARK, settle
+from slurm_elastic.ckptman.tally import lost_node_seconds
 from slurm_elastic.ckptstate import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model_slurm import NOWHERE
@@ -42,6 +43,30 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
     assert kinds == ["ckpt-planned", "ckpt-saved", "ckpt-requeued", "ckpt-back"]
     assert world.now < moved.deadline
     assert "ckpt-drained" in world.kinds(node)
+
+
+def test_what_saves_and_moves_come_to_is_counted_and_outlives_the_service(
+    world: CkptWorld,
+) -> None:
+    world.interrupt(world.runs(7).nodes[0])
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    (saved,) = world.migrations()
+    world.saver.broken = CheckpointError("cannot")
+    world.advance(100)
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: world.back(7, 2))
+    world.tick()
+    second = next(m for m in world.migrations() if m.run.attempt == 1)
+    assert lost_node_seconds(saved) == 0, "a run that is saved stops there"
+    again = second.reached["requeued"] - second.run.started
+    assert lost_node_seconds(second) == pytest.approx(again), "its image is of the run before"
+    world.ckpt.journal.flush(last=True)
+    world.restart_ckptman()
+    counts = world.state.counters()
+    assert counts['checkpoint_seconds_bucket{le="2",method="fake"}'] == 1
+    assert counts['rescue_seconds_bucket{cause="reclaim",le="+Inf"}'] == 2
+    assert counts['lost_node_seconds_total{cause="reclaim"}'] == pytest.approx(again)
 
 
 def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> None:

@@ -44,6 +44,9 @@ class Node:
             raise Refused("criu restore: exit 1")
         self.done = f"from {manifest.number}"
 
+    def lay_out(self, image: Path, /) -> None:
+        pass
+
     def alone(self, image: Path, /) -> frozenset[str]:
         return frozenset()
 

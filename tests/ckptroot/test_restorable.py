@@ -13,6 +13,7 @@ import pytest
 from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import criu
+from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
 
@@ -81,6 +82,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         method: Any = object.__new__(criu.Criu)
         method._caller, method._keeper, method.pid = CALLER, 0, 0
         method._site = SimpleNamespace(directory=Path("/tmp"))
+        method._baggage = Baggage(CALLER, Path("/tmp"), Path("/nonexistent/left"))
         monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
         return method
 

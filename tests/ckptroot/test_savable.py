@@ -7,16 +7,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptroot import inventory
+from slurm_elastic.ckptroot import baggage, inventory
+from slurm_elastic.ckptroot.baggage import Baggage
+from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
 from slurm_elastic.policies.unsavable import obstacle
 
-from .test_isolation import START, home, moved, program  # noqa: F401 - fixtures
+from .test_isolation import ATTACK, START, home, moved, program  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -121,6 +124,74 @@ def test_a_daemon_of_the_job_goes_on_with_it(home: Path, program: str) -> None: 
     assert len(told["rights"]) == 2
 
 
+LEASE = (
+    """
+import fcntl, time
+out = open("out", "a", buffering=1)
+open("leased", "w").close()
+leased = open("leased")
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+def look():
+    return fcntl.fcntl(leased, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+"""
+    + STEPS
+)
+
+
+def test_a_lease_is_held_again(home: Path, program: str) -> None:  # noqa: F811
+    (home / "job").write_text(LEASE)
+    told = moved(home, program, "lease")
+    assert "refused" not in told, told
+    assert told["lines"] == [f"step {n} True" for n in range(len(told["lines"]))]
+    assert len(told["lines"]) > told["last"]
+
+
+LOCAL = (
+    """
+import os, tempfile, time
+from multiprocessing import shared_memory
+out = open("out", "a", buffering=1)
+place = tempfile.mkdtemp()
+os.chdir(place)
+kept = open("kept", "w+")
+shared = shared_memory.SharedMemory(create=True, size=1 << 20)
+def look():
+    with open("closed", "a") as closed:
+        closed.write("x")
+    kept.write("y")
+    kept.flush()
+    kept.seek(0)
+    shared.buf[7] = (shared.buf[7] + 1) % 250
+    return os.path.getsize("closed") == len(kept.read()), os.getcwd() == place, shared.buf[7]
+"""
+    + STEPS
+)
+ALONE = 1_000_000 + os.getpid()
+"""A user whose processes are all of this test's."""
+ELSEWHERE = (
+    ATTACK.replace("2000", str(ALONE))
+    .replace("directory=home, key=", "directory=Path('/run'), key=")
+    .replace("method.dump(image", "method.need()\nmethod.dump(image")
+    .replace("method.stop()", "method.gather(image, 1 << 30)\nmethod.stop()")
+    .replace("    method.restore(", "    method.lay_out(image)\n    method.restore(")
+)
+"""The same, where /tmp and /dev/shm are of this node alone and the images are not."""
+
+
+def test_files_of_its_node_travel_open_or_closed(home: Path, program: str) -> None:  # noqa: F811
+    os.chown(home / "user", ALONE, ALONE)
+    (home / "job").write_text(LOCAL)
+    gone = "rm -f /dev/shm/psm_* 2>/dev/null; ls -d /tmp/slurm-elastic-7-* 2>/dev/null; true"
+    told = moved(home, program, "local", swap=gone, attack=ELSEWHERE)
+    assert "refused" not in told, told
+    assert len(told["lines"]) > told["last"]
+    wanted = [f"step {n} (True, True, {(n + 1) % 250})" for n in range(len(told["lines"]))]
+    assert told["lines"] == wanted
+    (kept,) = {one for one in told["held"] if one.startswith("/dev/shm/psm_")} or {""}
+    Path(kept or "/dev/shm/none").unlink(missing_ok=True)
+    assert not list(Path("/tmp").glob("slurm-elastic-7-*"))
+
+
 SEMAPHORE = (
     """
 import multiprocessing, time
@@ -216,22 +287,29 @@ def test_a_locked_file_that_changed_meanwhile_is_not_gone_on_with(
 def test_an_open_file_of_this_node_alone_is_told(
     task: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = tmp_path.parent
-    assert inventory.local_files([task.pid], {}, shared) == "", "it is where the images are"
-    monkeypatch.setattr(inventory, "_is_local", lambda *_: True)
-    assert "of this node alone" in inventory.local_files([task.pid], {}, shared)
+    caller = Caller(7, 0, 0, "root", (0,), {b"TMPDIR": os.fsencode(tmp_path.parent)})
+    one = Baggage(caller, tmp_path.parent, tmp_path / "left")
+    assert inventory.local_files([task.pid], one, ()) == "", "it is where the images are"
+    monkeypatch.setattr(baggage, "is_local", lambda *_: True)
+    one = Baggage(caller, tmp_path.parent, tmp_path / "left")
+    assert "of this node alone" in inventory.local_files([task.pid], one, ())
+    found = (str(tmp_path), str(tmp_path / "held"))
+    assert inventory.local_files([task.pid], one, found) == "", "they travel"
 
 
-def test_a_tmpdir_of_its_own_with_files_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    environment = {b"TMPDIR": os.fsencode(own)}
-    monkeypatch.setattr(inventory, "_is_local", lambda path, _: path == str(own))
-    assert inventory.local_files([], environment, tmp_path) == ""
-    (own / "stage").touch()
-    assert "TMPDIR" in inventory.local_files([], environment, tmp_path)
+def test_what_would_take_a_save_for_a_stop_of_its_child_is_told(tmp_path: Path) -> None:
+    words = ["script", "-q", "-c", "echo up >up; sleep 600", "typescript"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as one:
+        end = time.monotonic() + 60
+        while not (tmp_path / "up").exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        said = inventory.terminal([one.pid])
+        assert inventory.terminal([os.getpid()]) == ""
+        one.terminate()
+    assert said.startswith("process script runs a terminal")
 
 
 def test_a_process_that_left_the_tree_is_told() -> None:

@@ -18,6 +18,7 @@ import pytest
 from patience import patience
 
 from slurm_elastic.cli import main, manual
+from slurm_elastic.cli.arguments import CONFIG_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGES = manual.pages()
@@ -144,7 +145,7 @@ def test_each_shell_understands_its_file(share: Path, shell: str) -> None:
 def test_they_do_not_depend_on_who_makes_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(main.CONFIG_VARIABLE, "/home/somebody/own.yaml")
+    monkeypatch.setenv(CONFIG_VARIABLE, "/home/somebody/own.yaml")
     manual.write(tmp_path)
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "somebody" in p.read_text()]
 

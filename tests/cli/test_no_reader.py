@@ -19,6 +19,7 @@ COMMANDS = (
     ("slurm-elastic-ckptman", "-h"),
     ("slurm-elastic-watchdog", "-h"),
     ("slurm-elastic-local", "-h"),
+    ("slurm-elastic-hub", "-h"),
 )
 WAYS = ("", "1")
 """Of PYTHONUNBUFFERED: with it a write fails at once, without it at the next flush."""

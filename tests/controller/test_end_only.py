@@ -93,9 +93,12 @@ def test_with_a_full_disk_a_suspended_node_loses_its_machine_and_nothing_is_boug
         assert launches(world) == bought
         assert "RUNNING" in world.slurm.queue()[2].states, "what runs goes on"
         assert "No space left" in str(read_mark(world.dir))
+        told = world.kinds("pub1")
     assert caplog.text.count("refuge.py") == 1, "told once"
     world.advance(60)
     assert world.ledger.end_only == ""
+    assert told
+    assert world.kinds("pub1")[-len(told) :] == told, "explain knows of it afterwards, too"
     ended = in_file(world)
     assert sum(end is not None for end, _ in ended.values()) == 1
     assert {why for end, why in ended.values() if end is not None} == {"suspended by Slurm"}
@@ -254,6 +257,17 @@ def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
     assert list(world.dir.glob("ledger.db.damaged-*"))
 
 
+def test_pages_that_nobody_asks_for_are_read_within_a_minute(world: EnduringWorld) -> None:
+    """Also while no copy of the file is due."""
+    run_one(world, 1, "pub1")
+    world.advance(LOOK + 10)
+    assert (world.dir / "ledger.db.kept").exists()
+    world.ledger._db.execute("pragma wal_checkpoint(truncate)")
+    spoil(world.dir / "ledger.db", b"half")
+    world.advance(LOOK + 10)
+    assert list(world.dir.glob("ledger.db.damaged-*"))
+
+
 def test_a_file_that_is_overwritten_under_the_daemon_is_noticed_within_a_minute(
     world: EnduringWorld,
 ) -> None:
@@ -383,3 +397,24 @@ def test_what_was_bought_and_ended_since_the_last_copy_is_known_then_too(
         i: (m.ended, m.instance.launched, m.instance.price) for i, m in before.items()
     }
     assert [m.jobs for m in after.values()] == [m.jobs for m in before.values()]
+
+
+def test_what_is_bought_after_the_file_was_away_is_known_without_it(world: EnduringWorld) -> None:
+    world.advance(1)
+    other = hold_lock(world)
+    world.advance(120)
+    assert world.ledger.end_only
+    other.close()
+    world.advance(120)
+    assert world.ledger.end_only == ""
+    run_one(world, 1, "pub1")
+    world.slurm.finish(1)
+    off = world.now + 900
+    while world.machines_of("pub1") and world.now < off:
+        world.advance(5)
+    (before,) = world.ledger.machines(ended_since=0.0)
+    spoil_all(world)
+    world.advance(120)
+    (after,) = world.ledger.machines(ended_since=0.0)
+    assert before.ended is not None
+    assert (after.instance.id, after.ended) == (before.instance.id, before.ended)

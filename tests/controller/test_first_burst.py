@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from emulated import running_ec2, running_one
+from libvirt_hosts import running_libvirtd
 from msgspec.structs import replace as changed
-from providers.contract import UUID
+from providers.libvirt.bed import IMAGE
 from providers.openstack.stand_in import FLAVORS, StandIn
 
 from slurm_elastic.config import configfile
@@ -25,10 +26,11 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
-from tests.controller.world import Inline, Silent, World
-from tests.faults.beds import Aws, One, Stack
-from tests.faults.bench import Bench
-from tests.faults.census import Census
+from slurm_elastic.testing.bench import Bench
+from slurm_elastic.testing.census import Census
+from slurm_elastic.testing.contract import UUID
+from slurm_elastic.testing.in_memory import Inline, Silent
+from tests.faults.beds import Aws, Libvirt, One, Stack
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-burst.md"
 
@@ -68,8 +70,6 @@ class Burst(Bench):
             replace(site, monotonic=lambda: self.now, wait=self._wait),
             self.spool, Silent(), lambda: None, lambda _: Inline(),  # type: ignore[arg-type]
         )  # fmt: skip
-
-    _program = World.program
 
     def step(self, seconds: float) -> None:
         """As a bench does, before a cloud that hides nothing."""
@@ -128,7 +128,21 @@ def opennebula(tmp_path: Path) -> Iterator[tuple[Any, Mapping[str, str]]]:
         )
 
 
-@pytest.mark.parametrize("provider", ["aws", "openstack", "opennebula"])
+@pytest.fixture
+def libvirt(tmp_path: Path) -> Iterator[tuple[Any, Mapping[str, str]]]:
+    with running_libvirtd() as daemon:
+        bed = Libvirt(daemon, tmp_path)
+        yield (
+            bed,
+            {
+                'qemu+ssh://slurm@kvm1/system"': f'{daemon.uri("test:///default")}", memory: 1T',
+                "slurm-node.qcow2": f"{IMAGE}\n    storage: default-pool\n    virtualization: test",
+            },
+        )
+        bed.close()
+
+
+@pytest.mark.parametrize("provider", ["aws", "openstack", "opennebula", "libvirt"])
 def test_the_first_configuration_bursts(
     provider: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import pwd
 import stat
 import subprocess
@@ -328,6 +330,25 @@ def test_the_last_boots_keys_count() -> None:
     text = printed(first) + printed(last)
     assert printed_keys(text)[0] == host_key(last)
     assert printed_keys("-----BEGIN SSH HOST KEY KEYS-----\n" + first) == ()
+
+
+def test_known_hosts_that_cannot_be_written_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "known_hosts"
+    known = KnownHosts(path)
+    keys = (HostKey("ssh-ed25519", "A" * 68),)
+    known.put("i-1", "10.0.0.1", 22, keys)
+    before = path.read_text()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "chmod", full)
+    with pytest.raises(OSError, match="No space left"):
+        known.put("i-2", "10.0.0.2", 22, keys)
+    assert [p.name for p in tmp_path.iterdir()] == ["known_hosts"]
+    assert path.read_text() == before
 
 
 def test_known_hosts_survive_a_restart_and_odd_lines(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
+from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import Rule, decide
@@ -108,3 +114,57 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
         apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
     assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
     assert site.ledger.open_drains() == ()
+
+
+@pytest.fixture
+def noting(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, books=BooksSettings(admin_comment=True))
+    yield made
+    made.close()
+
+
+def test_the_cost_of_a_job_is_noted_at_its_end_beside_the_sites_words(noting: World) -> None:
+    world = noting
+    world.slurm.accounted[5] = "ticket 12"
+    world.slurm.submit(5, ["pub1"], user="ann", uid=1000, account="physics")
+    world.advance(200)
+    assert world.slurm.accounted == {5: "ticket 12"}, "it runs"
+    job = world.slurm.queue()[5]
+    world.slurm.set_job(5, "COMPLETED", nodes=job.nodes, start=job.start, end=world.now,
+                        user="ann", uid=1000, account="physics")  # fmt: skip
+    seconds = world.now - job.start
+    world.advance(120)
+    (machine,) = world.ledger.machines()
+    dollars = machine.instance.price * seconds / 3600
+    (run,) = [r for r in world.ledger.runs(0.0, world.now) if r.job == 5]
+    assert run.end is not None
+    note = world.slurm.accounted[5]
+    assert note.startswith("ticket 12 [slurm-elastic cost=$0.00")
+    assert note.endswith(" market=spot]")
+    assert float(note.partition("$")[2].split()[0]) == pytest.approx(dollars, rel=0.1)
+
+
+def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(noting: World) -> None:
+    world = noting
+
+    def refuse(*_: object) -> None:
+        raise SlurmError(("sacctmgr",), 1, "You are not running a supported accounting_storage")
+
+    world.slurm.set_accounted_comment = refuse  # type: ignore[method-assign,assignment]
+    world.slurm.submit(5, ["pub1"], user="ann", uid=1000)
+    world.advance(200)
+    job = world.slurm.queue()[5]
+    world.slurm.set_job(5, "COMPLETED", nodes=job.nodes, start=job.start, end=world.now, user="ann")
+    world.advance(120)
+    assert world.ledger.open_runs() == ()
+    assert world.slurm.accounted == {}
+
+
+def test_a_machine_is_tagged_with_whose_it_is(world: World) -> None:
+    world.slurm.submit(5, ["pub1"], user="ann", account="physics")
+    world.advance(5)
+    (machine,) = world.ledger.machines()
+    launch = world.ledger.launch(machine.instance.generation)
+    assert launch is not None
+    assert launch.owner == {"account": "physics", "user": "ann"}
+    assert spec_of(world.site, launch).owner == launch.owner, "a repeated call is the same"

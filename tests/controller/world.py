@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
+from slurm_elastic.testing.in_memory import Inline, Silent, leave_request
 
 T0 = 1_800_000_000.0
 BOOT = 10.0
@@ -39,28 +38,6 @@ PUB = ("pub1", "pub2", "pub3")
 
 class Killed(BaseException):
     """In place of SIGKILL."""
-
-
-class Inline(Executor):
-    """Does at once what a cloud's thread would do."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as an executor does
-            future.set_exception(error)
-        return future
-
-
-class Silent:
-    """No wake socket: the test decides when the daemon ticks."""
-
-    def wait(self, timeout: float) -> list[bytes]:
-        return []
-
-    def ring(self) -> None:
-        pass
 
 
 def make_config(state_dir: Path, **changes: Any) -> Config:
@@ -251,20 +228,7 @@ class World:
     def program(
         self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]], **changes: Any
     ) -> str:
-        """As programs/power.py leaves it, with the resume file of 22.05."""
+        """As slurmctld's programs leave it."""
         if not changes:
             self.requests.append((kind, tuple(nodes), dict(jobs)))
-        file = {
-            "jobs": [{"job_id": j, "nodes": compress(of)} for j, of in jobs.items()],
-            "all_nodes": compress(nodes),
-        }
-        body = {
-            "kind": kind,
-            "hostlist": compress(nodes),
-            "received": self.now,
-            "resume_file": file if kind == "resume" else None,
-            "resume_file_error": None,
-        }
-        name = f"{int(changes.get('received', self.now) * 1e9)}-{next(self._numbers):06d}-{kind}"
-        (self.dir / "requests" / f"{name}.json").write_text(json.dumps(body | changes))
-        return name
+        return leave_request(self.dir, next(self._numbers), self.now, kind, nodes, jobs, **changes)

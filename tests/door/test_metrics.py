@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +26,13 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Metrics
-from slurm_elastic.controller.usage_record import BUCKETS, LAG, CallTimes, observe, settle
+from slurm_elastic.controller.usage_record import LAG, CallTimes, settle
 from slurm_elastic.credentials import health_of
 from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
 from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.histograms import BUCKETS, observe
 from slurm_elastic.ledger.marks import series
 from slurm_elastic.model import COOL_DOWN, Exclusion, Image, Limits
 from slurm_elastic.model_ledger import Health, Run
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "etc" / "prometheus" / "slurm-elastic-alerts.yml"
 BOARDS = sorted((ROOT / "etc" / "grafana").glob("*.json"))
 NOW = T0 + 3700
+CKPT = {"checkpoint_seconds": {"method": "criu"}, "rescue_seconds": {"cause": "reclaim"}}
 NEEDS = pytest.mark.skipif(
     shutil.which("promtool", path="/usr/bin") is None,
     reason="Debian's package prometheus is not installed",
@@ -234,17 +237,20 @@ def step(site: Config, ledger: Ledger) -> None:
         series("api_calls", cloud="aws", call="launch", outcome="ok"): 1.0,
     }
     found = dict.fromkeys(counts, 0.0) | counts
-    from collections import defaultdict
-
     more: defaultdict[str, float] = defaultdict(float, found)
-    for name in BUCKETS:
+    for name in BUCKETS.keys() - CKPT.keys():
         labels = {"cloud": "aws"}
         labels |= {"pool": "general"} if name == "boot_seconds" else {}
         labels |= {"call": "launch"} if name == "api_seconds" else {}
         observe(more, name, 20.0, **labels)
     ledger.count(more)
+    saves: defaultdict[str, float] = defaultdict(float)
+    for name, labels in CKPT.items():
+        observe(saves, name, 20.0, **labels)
     state = CheckpointState(site.state / FILE)
+    state.count(saves)
     state.count({
+        'lost_node_seconds_total{cause="reclaim"}': 30.0,
         'ckpt_saves_total{method="criu",outcome="saved"}': 1.0,
         'ckpt_rescues_total{method="criu",outcome="back"}': 1.0,
         'ckpt_notices_total{kind="interruption"}': 1.0,

@@ -12,11 +12,12 @@ from status_cases import NOW, busy_ledger, config
 
 from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.door.records import read_chain, read_facts
-from slurm_elastic.door.sight import Viewer, note, refusal, seen_chain, seen_facts
+from slurm_elastic.door.sight import Viewer, refusal, seen_chain, seen_facts
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view import Facts
+from slurm_elastic.view.attention import private_note
 from slurm_elastic.view.checkpoints import CheckpointFacts
 
 ALICE, BOB = 1001, 1002
@@ -54,7 +55,7 @@ def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> Non
     assert seen.checkpoints is not None
     assert [r.run.job for r in seen.checkpoints.migrations] == [41]
     assert seen.private == ("jobs",)
-    assert "PrivateData=jobs" in note(seen.private)
+    assert "PrivateData=jobs" in private_note(seen.private)
 
 
 def test_private_nodes_leave_the_machines_of_own_jobs(facts: Facts) -> None:

@@ -28,6 +28,7 @@ from slurm_elastic.door.asks import Answer, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
 from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -123,6 +124,31 @@ def test_a_user_sees_status_without_opening_a_file_of_the_state_directory(host: 
     ids = {one["id"] for one in view["instances"]}
     assert "i-0aaaaaaaaaaaaaaa1" in ids
     assert view["slurm_error"], "Slurm is asked by the user's own command"
+
+
+@needs.ROOT
+def test_a_users_day_has_the_own_machines_and_jobs(host: Host) -> None:
+    host.ledger.write_runs([
+        Run(job=42, begin=NOW - 3000, uid=NOBODY, shares=(("pub1", 1),)),
+        Run(job=44, begin=NOW - 3000, uid=1001, shares=(("pub2", 1),)),
+    ])  # fmt: skip
+    found = {}
+    for hidden in ((), ("jobs",), ("nodes", "jobs")):
+        host.private(*hidden)
+        day = host.told({"ask": "day"}).day
+        assert day is not None
+        machines = sum(counts[-1] for counts in day.machines.values())
+        found[hidden] = (machines, day.running[-1], day.private)
+    assert found == {
+        (): (6, 2, ()),
+        ("jobs",): (6, 1, ("jobs",)),
+        ("nodes", "jobs"): (1, 1, ("jobs", "nodes")),
+    }  # fmt: skip
+    host.private()
+    with host.serving():
+        done = host.as_nobody("status", "--day", "--json")
+        assert json.loads(done.stdout)["running"][-1] == 2
+        assert host.as_nobody("status", "--day").stdout.startswith("The last 24 hours")
 
 
 @needs.ROOT

@@ -11,8 +11,12 @@ from typing import Any
 from docker_proxy import Fault as EngineFault
 from docker_proxy import running_proxy
 from emulated import running_ec2, running_one
+from libvirt_hosts import FROM_QEMU, Daemon
+from libvirt_hosts import Fault as HostFault
+from libvirt_hosts import running_proxy as host_proxy
 from providers.aws.bed import AwsBed
-from providers.contract import UUID
+from providers.libvirt.bed import KINDS as LIBVIRT_KINDS
+from providers.libvirt.bed import LibvirtBed
 from providers.local import bed as local_bed
 from providers.local.bed import LocalBed
 from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed
@@ -23,21 +27,25 @@ from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
 
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import AuthError, QuotaError
+from slurm_elastic.errors import AuthError, QuotaError, TransientError
 from slurm_elastic.local.records import read_records
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws.settings import Strategy
+from slurm_elastic.providers.base.tags import NODES
 from slurm_elastic.providers.docker import requests
 from slurm_elastic.providers.docker.settings import DockerType
+from slurm_elastic.providers.libvirt.machine import tags_in
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.openstack.convert import servers
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.testing.contract import CLUSTER, UUID
+from slurm_elastic.testing.matrix import FOR_GOOD, times
 from tests.faults.fake_bed import Fake
-from tests.faults.strikes import CLUSTER, FOR_GOOD, TIMEOUT, emulated, times
+from tests.faults.strikes import TIMEOUT, emulated
 
 
 class Aws(AwsBed):
@@ -119,6 +127,7 @@ class One(OneBed):
 
 class Stack(StackBed):
     name = "openstack"
+    ended_when_listed = True
     ON = {"launch": CREATE, "list": LIST, "terminate": DELETE}  # noqa: RUF012
     WIRE = {  # noqa: RUF012
         "reset before": Kind.RESET_BEFORE,
@@ -289,6 +298,79 @@ class Docker(DockerBed):
         if self._neighbour is not None:
             self._neighbour.remove(force=True, v=True)
             self._neighbour = None
+
+    def standing(self) -> object:
+        return tuple(self.proxy.faults)
+
+
+class Libvirt(LibvirtBed):
+    """Machines on libvirtd's test driver; a launch defines a domain and starts it."""
+
+    name = "libvirt"
+    pool = Pool(
+        name="vm", cloud="lab", nodes=("vm1", "vm2"), cpus=1, real_memory=16,
+        instance_types=("small",), markets=(Market.RESERVED,),
+    )  # fmt: skip
+    REQUESTS = {"launch": ("define", "create"), "list": ("stats",), "terminate": ("destroy",)}  # noqa: RUF012
+    WIRE = {  # noqa: RUF012
+        "throttle": HostFault(error=(87, FROM_QEMU, "resource busy: too many requests")),
+        "internal": HostFault(error=LIBVIRT_KINDS[TransientError]),
+        "reset before": HostFault(drop=True),
+        "reset after": HostFault(drop=True, after=True),
+        "time-out": HostFault(silent=True, after=True),
+        "slow answer": HostFault(delay=0.2),
+        "wrong data": HostFault(garbage=True, after=True),
+        "auth": HostFault(error=LIBVIRT_KINDS[AuthError]),
+        "quota": HostFault(error=LIBVIRT_KINDS[QuotaError]),
+    }
+
+    def __init__(self, daemon: Daemon, place: Path) -> None:
+        self._stack = ExitStack()
+        proxy = self._stack.enter_context(host_proxy(place / "libvirt-sock", daemon.socket))
+        super().__init__(daemon, proxy, "test", place)
+        self.slots = 10
+        self._neighbours: set[str] = set()
+
+    def close(self) -> None:
+        super().close()
+        self._stack.close()
+
+    def settings(self, **more: object) -> CloudSettings:  # type: ignore[override]
+        return super().settings(**({"timeout": TIMEOUT} | more))
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, TIMEOUT)
+
+    def nodes(self) -> Mapping[str, str]:
+        found = {number: tags_in(self.marks(number)) for number in self.alive()}
+        return {number: tags.get(NODES, "") for number, tags in found.items()}
+
+    def strike(self, fault: str, call: str) -> bool:
+        if fault in FOR_GOOD and call != "launch":
+            return False
+        if fault == "capacity":
+            self._fill()
+            return True
+        count = None if fault in FOR_GOOD else times(fault, call)
+        self.proxy.fail(
+            *(
+                replace(self.WIRE[fault], procedures=(word,), times=count)
+                for word in self.REQUESTS[call]
+            )
+        )
+        return True
+
+    def _fill(self) -> None:
+        """The site's own domain takes all that is left of the host."""
+        self._neighbours = self.add_foreign(self.slots)
+        self.others |= self._neighbours
+
+    def heal(self) -> None:
+        super().heal()
+        for number in self._neighbours:
+            self.hand.lookupByUUIDString(number).destroy()
+            self.others.remove(number)
+        self._neighbours = set()
 
     def standing(self) -> object:
         return tuple(self.proxy.faults)

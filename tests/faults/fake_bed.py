@@ -10,7 +10,8 @@ from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
-from tests.faults.strikes import CLUSTER, FOR_GOOD, times
+from slurm_elastic.testing.contract import CLUSTER
+from slurm_elastic.testing.matrix import FOR_GOOD, times
 
 
 class _Babbling(FakeProvider):

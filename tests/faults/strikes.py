@@ -1,28 +1,12 @@
-"""What goes wrong in the fault matrix: its words, how often, and the sandbox's own faults."""
+"""The fault matrix's words as the sandbox's own faults."""
 
 from __future__ import annotations
 
-from providers.contract import UUID
-
-from slurm_elastic.config import Cluster
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.testing.matrix import FOR_GOOD, times
 
-CLUSTER = Cluster(name="site", uuid=UUID)
 TIMEOUT = 6.0
 """Seconds; of a busy machine even an emulator takes its time."""
-SHORT = {"throttle": 3, "internal": 3, "auth": 2}
-OF_LISTS = {
-    "throttle": 6,
-    "internal": 6,
-    "auth": 6,
-    "reset before": 6,
-    "reset after": 6,
-    "wrong data": 6,
-}
-"""How many calls it strikes, once where it is not here: lists more often than a machine may be
-missing. A refusal stands until it is healed.
-"""
-FOR_GOOD = ("capacity", "quota")
 KINDS = {
     "capacity": FaultKind.CAPACITY,
     "quota": FaultKind.QUOTA,
@@ -35,10 +19,6 @@ KINDS = {
     "slow answer": FaultKind.SLOW,
     "wrong data": FaultKind.GARBAGE,
 }
-
-
-def times(fault: str, call: str) -> int:
-    return (OF_LISTS if call == "list" else SHORT).get(fault, 1)
 
 
 def emulated(fault: str, call: str, action: str) -> Fault | None:

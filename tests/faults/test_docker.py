@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 from realcloud.docker.engine import Engine
 
+from slurm_elastic.testing.bench import Bench, open_bench
+from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
 from tests.faults.beds import Docker
-from tests.faults.bench import Bench, open_bench
-from tests.faults.cells import CALLS, FAULTS, Cell, compared, noted, outcome_of
+from tests.faults.cells import Cell, compared, noted
 
 pytestmark = pytest.mark.timeout(3600)  # the first time the image is built
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.testing.bench import TIMINGS, Bench, open_bench
+from slurm_elastic.testing.matrix import HIDE, explained, nothing_left
 from tests.faults.beds import all_beds
-from tests.faults.bench import TIMINGS, Bench, open_bench
-from tests.faults.cells import BY_LOOKUP, HIDE, explained, nothing_left
+from tests.faults.cells import BY_LOOKUP
 
 AFTER = "internal, after the effect"
 LOST_ANSWERS = ("reset after", "time-out", "wrong data", AFTER)

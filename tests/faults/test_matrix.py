@@ -1,7 +1,7 @@
 """Each provider x each fault x each call: no orphan, no double, a defined state; a table of how.
 
 ``docs/faults.md`` has the table; SLURM_ELASTIC_FAULT_TABLE=FILE writes it anew. The column of
-``docker`` is in test_docker.py.
+``docker`` is in test_docker.py, that of ``libvirt`` in test_libvirt.py.
 """
 
 from __future__ import annotations
@@ -12,22 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults.beds import Docker, all_beds
-from tests.faults.bench import Bench, open_bench
-from tests.faults.cells import (
-    CALLS,
-    FAULTS,
-    OPEN,
-    PAGE,
-    PROVIDERS,
-    Cell,
-    compared,
-    noted,
-    outcome_of,
-    table,
-    told,
-)
+from slurm_elastic.testing.bench import Bench, open_bench
+from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
+from tests.faults.beds import Docker, Libvirt, all_beds
+from tests.faults.cells import OPEN, PAGE, PROVIDERS, Cell, compared, noted, table, told
 
+ALONE = (Docker.name, Libvirt.name)
 Beds = dict[str, Callable[[Path], Any]]
 
 
@@ -51,7 +41,7 @@ def bench(request: pytest.FixtureRequest, beds: Beds) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("provider", [p for p in PROVIDERS if p != Docker.name])
+@pytest.mark.parametrize("provider", [p for p in PROVIDERS if p not in ALONE])
 def test_no_orphan_no_double_and_a_defined_state(
     bench: Bench, outcomes: dict[Cell, str], provider: str, call: str, fault: str
 ) -> None:

@@ -1065,3 +1065,10 @@ def test_machines_of_some_nodes(ledger: Ledger) -> None:
     assert ids(nodes=["pub1", "pub2"]) == ["i-1"]
     assert ids(nodes=["pub2"], ended_since=T0) == ["i-2"]
     assert ids(nodes=[], ended_since=T0) == []
+
+
+def test_counters_say_up_to_when_they_have_all(ledger: Ledger) -> None:
+    assert ledger.settled() is None
+    ledger.settle(5.0, {"a": 1.0, "b": 2.0})
+    ledger.settle(9.0, {"a": 0.5})
+    assert (ledger.settled(), ledger.counters()) == (9.0, {"a": 1.5, "b": 2.0})

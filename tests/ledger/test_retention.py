@@ -153,6 +153,17 @@ def test_no_room_is_given_back_while_a_launch_is_open(
     assert ledger._select("pragma freelist_count")[0][0] == 0
 
 
+@pytest.mark.parametrize(("kilobytes", "back"), [(900, False), (1200, True)])
+def test_a_file_is_made_anew_for_a_megabyte_and_not_for_less(
+    ledger: Ledger, kilobytes: int, back: bool
+) -> None:
+    db = ledger._db
+    db.execute("create table bulk (one blob)")
+    db.execute("insert into bulk values (zeroblob(?))", (kilobytes * 1024,))
+    db.execute("drop table bulk")
+    assert retention.give_back(db) is back
+
+
 def test_a_locked_file_keeps_its_free_room_and_all_else(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

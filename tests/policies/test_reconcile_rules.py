@@ -293,6 +293,16 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
     assert kinds(unpinged(nameless)) == {"doubt": 1}
 
 
+def test_without_pings_a_list_that_has_one_as_old_as_a_lost_one_is_believed() -> None:
+    """Both were there before, and the list has one of them: it is no other account's."""
+    kept = replace(KNOWN, id="i-kept", node="kept", decided=NOW - 50)
+    seen = (replace(SEEN, id="i-kept", node="kept"),)
+    world = both(many(11, BUSY), view(None, known=(kept,)), seen=seen)
+    assert kinds(unpinged(world)) == {"doubt": 1}
+    newest = replace(world.known[0], decided=NOW - 50)
+    assert kinds(unpinged(replace(world, known=(newest, *world.known[1:])))) == {"end-missing": 11}
+
+
 def test_without_pings_what_slurm_gives_up_ends_whatever_the_list() -> None:
     assert kinds(unpinged(both(many(11, BUSY), many(3, DOWN, 11)))) == {
         "doubt": 1,

@@ -154,6 +154,13 @@ def test_weights_follow_the_rest_of_the_lease() -> None:
     assert weights(PoolRules(growth=Slurm()), idle, T, 1000) == {}
 
 
+@pytest.mark.parametrize("order", [Order.MAX_MARGIN, Order.MIN_MARGIN])
+def test_by_the_second_no_machine_has_more_left_than_another(order: Order) -> None:
+    idle = tuple(IdleInstance(f"n{i}", T - i, T - 9) for i in range(1, 6))
+    found = weights(PoolRules(growth=Slurm(), order=order), idle, T, 1000)
+    assert set(found.values()) == {1000}
+
+
 @given(moments())
 def test_nobody_gets_what_is_not_there(group: GroupSnapshot) -> None:
     rooms = {one.name: 0 if one.stop else one.room for one in group.pools}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from patience import eventually, patience
 
 import slurm_elastic
+from slurm_elastic.image.imds import Metadata, serving
 from slurm_elastic.programs import agent
-from tests.imds import Metadata, serving
 
 PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 UP = "NodeName=pub1 Arch=x86_64\n   State=ALLOCATED+CLOUD ThreadsPerCore=1\n"

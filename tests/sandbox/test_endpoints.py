@@ -15,7 +15,6 @@ import pytest
 from emulated import running_ec2
 from msgspec.structs import replace
 from patience import patience
-from providers.contract import UUID
 
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import SandboxError
@@ -32,6 +31,7 @@ from slurm_elastic.sandbox.endpoints import (
     require_loopback,
 )
 from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.testing.contract import UUID
 
 REAL = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",

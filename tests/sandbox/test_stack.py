@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from providers.contract import UUID
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import Kind, StandIn
 
@@ -15,6 +14,7 @@ from slurm_elastic.errors import TransientError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.stack import sources
+from slurm_elastic.testing.contract import UUID
 
 
 @pytest.fixture(scope="module")

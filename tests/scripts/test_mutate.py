@@ -162,3 +162,24 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
     assert known.seeing(path, 3, ["tests/test_a"]) == [c, b]
     assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
     assert mutate.chosen.TestMap.of(tmp_path / "tests") is None
+
+
+def test_a_learning_run_notes_the_lines_of_each_test(
+    mutate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(variable, raising=False)
+    package, tests = tmp_path / "slurm_elastic", tmp_path / "tests"
+    package.mkdir()
+    tests.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("def f(x):\n    if x:\n        return 1\n    return 2\n")
+    (tests / "test_a.py").write_text(
+        "from slurm_elastic.a import f\n\n\n"
+        "def test_yes():\n    assert f(1) == 1\n\n\n"
+        "def test_no():\n    assert f(0) == 2\n"
+    )
+    assert mutate.chosen.learn(tmp_path, ["tests"]) == 0
+    known = mutate.chosen.TestMap.of(tmp_path)
+    by_line = {n: known.seeing(package / "a.py", n, ["tests/test_a.py"]) for n in (3, 4)}
+    assert by_line == {3: ["tests/test_a.py::test_yes"], 4: ["tests/test_a.py::test_no"]}

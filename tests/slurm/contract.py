@@ -205,6 +205,14 @@ class Contract:
         finally:
             bed.end(job)
 
+    def test_it_knows_whose_jobs_are(self, bed: Bed) -> None:
+        job = bed.run()
+        try:
+            self.job(bed, job, lambda j: "RUNNING" in j.states)
+            assert bed.slurm.owners([job]) == {job: {"user": "nobody"}}
+        finally:
+            bed.end(job)
+
     def tells(self, bed: Bed, job: int) -> bool:
         """A job that has only just begun has no step yet that would write."""
         try:

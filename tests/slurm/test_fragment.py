@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.slurm import check, fragment, plan, siteconf
@@ -313,3 +314,23 @@ def test_lines_that_topology_lacks(
     switches = check.switches(siteconf.read_lines(path))
     lines = check.missing(config, plan.pools_of(config), switches)
     assert lines == [one.replace("{}", str(path)) for one in expected]
+
+
+def test_partitions_have_billing_weights_in_money_where_the_site_wants_them(
+    config: Config, tmp_path: Path
+) -> None:
+    assert "TRESBillingWeights" not in rendered(config, site_of(tmp_path, ""))
+    config = replace(config, books=BooksSettings(billing_unit=0.001))
+    text = rendered(config, site_of(tmp_path, ""))
+    for cloud in config.clouds:
+        mine = [p for p in config.pools if p.cloud == cloud.name]
+        prices = [
+            shape.price / shape.cpus
+            for name, shape in cloud.shapes.items()
+            if any(not p.type_names or name in p.type_names for p in mine)
+        ]
+        dearest = max(prices, default=(cloud.flat_price or 0.0) / mine[0].cpus)
+        expected = f'TRESBillingWeights="CPU={dearest / 0.001:.6g}"'
+        partition = line(text, f"PartitionName={cloud.partition_name} ")
+        assert (expected in partition) == (dearest > 0)
+    assert "TRESBillingWeights" in text

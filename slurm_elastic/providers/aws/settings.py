@@ -66,6 +66,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
+    tells_launch: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
 
     @property

@@ -7,6 +7,7 @@ each cloud has its own. The munge key is never part of it.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,21 @@ from pathlib import Path
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.joining import Network
+from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import compress
 from slurm_elastic.model import LaunchSpec
+from slurm_elastic.policies.peers import ENROL_PORT, head_address
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 
 _PROGRAMS = Path(__file__).parents[2] / "programs"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
 """The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
+TUNNEL_MARK = "/run/slurm-elastic/tunnel"
+"""The file that says that the tunnel to the head is up, since this boot."""
+TUNNEL_KEY = "/var/lib/slurm-elastic-node/wireguard.key"
+"""The machine's own private key, which stays there."""
 
 
 _PLACEHOLDER = re.compile(r"@(?:@(?=\{)|\{(?P<name>[^{}\s]*)\})")
@@ -35,23 +44,57 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
     join = config.join
     if join.head is None or not cloud.by_user_data:
         return ""
+    network = join.network if cloud.name in clouds_with_tunnel(config) else None
+    marks = (KEY_MARK if join.ssh else "", TUNNEL_MARK if network else "")
     values = {
         "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
         "cloud": cloud.name,
         "cluster": config.cluster.name,
         "head": join.head,
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
-        "key_mark": KEY_MARK if join.ssh else "",
+        "key_mark": " ".join(filter(None, marks)),
         "metadata": cloud.metadata,
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
         "wipe": wiping(join.wipe),
+        "tunnel": _code((_PROGRAMS / "tunnel.py").read_text(encoding="utf-8")) if network else "",
+        "tunnel_settings": tunnel_settings(config, network) if network else "",
     }
     if join.template is None:
         return _filled((_PROGRAMS / "join.sh").read_text(encoding="utf-8"), values)
     return fill(read_part(join.template, "join.template"), join.template, values)
+
+
+def tunnel_settings(config: Config, network: Network) -> str:
+    """The settings of ``programs/tunnel.py``; ConfigError where the head has no key yet."""
+    try:
+        public = Path(network.public_key).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"join.network.public_key: {network.public_key} cannot be read: {error}; "
+            "slurm-elastic-hub makes it when it starts"
+        ) from error
+    addresses = node_addresses(config)
+    return json.dumps(
+        {
+            "public_key": public,
+            "endpoint": network.endpoint,
+            "interface": network.interface,
+            "mtu": network.mtu,
+            "networks": [network.subnet, *network.routes],
+            "head": head_address(network.subnet),
+            "enrol_port": ENROL_PORT,
+            "key": TUNNEL_KEY,
+            "mark": TUNNEL_MARK,
+            "console": "/dev/console",
+            "pools": {
+                pool: {"first": addresses[nodes[0]], "nodes": compress(nodes)}
+                for pool, nodes in nodes_by_pool(config).items()
+            },
+        }
+    )
 
 
 def wiping(directories: Sequence[str]) -> str:
@@ -94,6 +137,7 @@ def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
     """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
     age = spec.pool.max_age
+    facts |= {"enrol": spec.enrol} if spec.enrol else {}
     return facts if age is None else facts | {"max_age": f"{age:g}"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.model import Finding, Level, Pool
@@ -20,6 +20,16 @@ def refused(
         expected=expected,
         advice=rights if isinstance(error, AuthError) else otherwise,
     )
+
+
+def looked(
+    what: str, ask: Callable[[], str], expected: str, *, rights: str, otherwise: str
+) -> Finding:
+    """``ask`` says what was found, or what the cloud refuses: then as of ``refused``."""
+    try:
+        return Finding(what=what, level=Level.OK, found=ask())
+    except ProviderError as error:
+        return refused(what, error, expected, rights=rights, otherwise=otherwise)
 
 
 def size(pool: Pool) -> int:

@@ -25,6 +25,7 @@ GENERATION = PREFIX + "generation"
 NODES = PREFIX + "nodes"
 JOBS = PREFIX + "jobs"
 PRICE = PREFIX + "price"
+OWNER = {"account": PREFIX + "account", "user": PREFIX + "user"}
 
 MAX_VALUE = 256
 """The longest value that a tag of EC2 may have (characters); other clouds' are cut further."""
@@ -45,6 +46,7 @@ def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
     }
     if spec.jobs:
         values[JOBS] = _jobs(spec.jobs)
+    values |= {OWNER[key]: value for key, value in spec.owner.items()}
     return {key: value[:MAX_VALUE] for key, value in values.items()} | node_tags(nodes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -27,6 +28,16 @@ KINDS = {
 }
 """The first line that a part may have, and its content type (cloud-init, user-data formats)."""
 _BOUNDARY = "==slurm-elastic=="
+_FACTS = """#!/bin/sh
+umask 022
+mkdir -p /run/slurm-elastic
+cat > /run/slurm-elastic/.launch <<'SLURM_ELASTIC_FACTS'
+{lines}
+SLURM_ELASTIC_FACTS
+printf '%s\\n' {node} > /run/slurm-elastic/.node
+mv /run/slurm-elastic/.launch /run/slurm-elastic/launch
+mv /run/slurm-elastic/.node /run/slurm-elastic/node
+"""
 _NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
 
 
@@ -132,3 +143,11 @@ def program(facts: Mapping[str, str], form: Form) -> str:
     source = form.program.read_text(encoding="utf-8")
     _, _, code = source.partition('\n"""\n')
     return code.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")
+
+
+def facts_program(facts: Mapping[str, str]) -> str:
+    """A shell program for a machine that has its facts, ``node`` among them, for itself alone: it
+    writes the two files that ``program`` writes where many share one text.
+    """
+    lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
+    return _FACTS.format(lines=lines, node=shlex.quote(facts["node"]))

@@ -14,10 +14,7 @@ import socket
 import ssl
 import stat
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,42 +24,15 @@ from docker.tls import TLSConfig
 
 from slurm_elastic.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.base.errors import causes
+from slurm_elastic.providers.base.hosts import deadline, left, until
 from slurm_elastic.providers.docker.settings import DockerHost
 
 HEARING = 10.0
 """Seconds in which an engine may say that it refuses our certificate; else it does not."""
 
-_limits = threading.local()
-
 
 class NoCredentials(Exception):  # noqa: N818 - read as a word
     """A file of credentials cannot be used; the text says which and why."""
-
-
-@contextmanager
-def until(limit: float | None) -> Iterator[None]:
-    """All requests that this thread makes inside end by ``limit`` (of time.monotonic)."""
-    before = deadline()
-    _limits.deadline = limit
-    try:
-        yield
-    finally:
-        _limits.deadline = before
-
-
-def deadline() -> float | None:
-    """The deadline of this thread; None where it has none."""
-    found: float | None = getattr(_limits, "deadline", None)
-    return found
-
-
-def left() -> float:
-    """Seconds until this thread's deadline; TimeoutError when it has passed."""
-    limit = deadline()
-    seconds = math.inf if limit is None else limit - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("the engine took too long")
-    return seconds
 
 
 class Client(docker.APIClient):

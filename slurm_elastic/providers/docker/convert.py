@@ -13,7 +13,7 @@ from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.docker import requests
-from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
+from slurm_elastic.providers.docker.settings import DockerCloud
 
 _KEYS = {
     machine_tags.CLUSTER: requests.CLUSTER,
@@ -56,6 +56,11 @@ class Container(Struct, frozen=True, kw_only=True):
     def generation(self) -> str:
         """The launch that it is of."""
         return self.labels.get(requests.GENERATION, "")
+
+    @property
+    def half(self) -> bool:
+        """Whether it was made and never started."""
+        return self.state == CREATED
 
     @property
     def ended(self) -> bool:
@@ -107,19 +112,13 @@ def instance(one: Container, settings: DockerCloud) -> Instance:
     )
 
 
-def room(
-    kind: DockerType, cpus: int, memory: int, containers: Iterable[Container]
-) -> tuple[int, str]:
-    """How many more of a type a host carries, and why no more. ``containers``: all that run there
-    with our labels, those of other clusters too.
+def used(containers: Iterable[Container]) -> tuple[int, int]:
+    """The cpus and MiB given out on a host. ``containers``: all that run there with our labels,
+    those of other clusters too.
     """
     there = [c for c in containers if not c.ended]
-    used_cpus = sum(_number(c.labels, requests.CPUS) for c in there)
-    used_memory = sum(_number(c.labels, requests.MEMORY) for c in there)
-    by_cpus, by_memory = (cpus - used_cpus) // kind.cpus, (memory - used_memory) // kind.memory
-    if by_cpus <= by_memory:
-        return max(0, by_cpus), f"{used_cpus} of {cpus} cpus are given out"
-    return max(0, by_memory), f"{used_memory} of {memory} MiB are given out"
+    cpus = sum(_number(c.labels, requests.CPUS) for c in there)
+    return cpus, sum(_number(c.labels, requests.MEMORY) for c in there)
 
 
 def owner(of: Ownership, labels: Mapping[str, str]) -> str | None:

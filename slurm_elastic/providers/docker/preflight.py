@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level
+from slurm_elastic.providers.base.preflight import looked
 from slurm_elastic.providers.docker.client import Client
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -45,15 +46,9 @@ def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Findin
 def _has(
     engines: Engines, host: str, thing: str, advice: str, ask: Callable[[Client], object]
 ) -> Finding:
-    what = f"{thing} on {host}"
-    try:
+    def there() -> str:
         engines.call(host, ask)
-    except ProviderError as error:
-        return Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"{error.code}: {error.message}",
-            expected="there: nothing is pulled or made",
-            advice=advice,
-        )
-    return Finding(what=what, level=Level.OK, found="there")
+        return "there"
+
+    expected = "there: nothing is pulled or made"
+    return looked(f"{thing} on {host}", there, expected, rights=advice, otherwise=advice)

@@ -68,7 +68,8 @@ class Machine(Struct, frozen=True, kw_only=True):
             MEMORY: str(self.kind.memory),
         }
         jobs = ",".join(str(job) for job in spec.jobs)[:_MAX_JOBS]
-        return values | ({JOBS: jobs} if jobs else {})
+        owner = {PREFIX + key: value for key, value in spec.owner.items()}
+        return values | owner | ({JOBS: jobs} if jobs else {})
 
     @property
     def environment(self) -> dict[str, str]:

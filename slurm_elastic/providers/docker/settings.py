@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.numbers import (
     Cpus,
     Mebibytes,
 )
-from slurm_elastic.model import Market
+from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 
 
 class DockerHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,9 +35,7 @@ class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=
     price: float = 0.0
 
 
-class DockerCloud(
-    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="docker"
-):
+class DockerCloud(HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="docker"):
     """Containers on ``hosts``, whose names are the cloud's zones; each has the ``image`` and the
     ``network``. Without ``command`` the image's own program runs; it has to start slurmd.
 
@@ -55,19 +53,6 @@ class DockerCloud(
     tmpfs: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     security_options: tuple[str, ...] = ()
-    threads: Annotated[int, Meta(ge=1, le=20)] = 4
-
-    needs_types: ClassVar[bool] = True
-
-    @property
-    def markets(self) -> frozenset[Market]:
-        """No spot."""
-        return without_spot(self.location)
-
-    @property
-    def known_zones(self) -> tuple[str, ...]:
-        """The hosts."""
-        return tuple(self.hosts)
 
     def shares_place(self, other: CloudSettings) -> bool:
         """One engine is enough."""

@@ -6,6 +6,7 @@ import re
 
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.providers.base.hosted_cloud import own_addresses
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
 _URL = re.compile(r"unix:///\S+|tcp://[^\s/@]+:\d+|ssh://([^\s/@:]+@)?[^\s/@:]+(:\d+)?")
@@ -23,7 +24,7 @@ def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
     at: KeyPath = ("clouds", i)
     for name, host in cloud.hosts.items():
         _host(draft, (*at, "hosts", name), host)
-    _own_urls(draft, at, cloud)
+    own_addresses(draft, at, "url", {name: host.url for name, host in cloud.hosts.items()})
     _options(draft, at, cloud)
     _sizes(draft, at, cloud)
 
@@ -43,15 +44,6 @@ def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:
         # Who can reach an engine's port without a certificate is root on its host.
         missing = " and ".join(key for key in _TLS if key not in given)
         draft.problems.add((*at, "url"), f"{shown(host.url)} without {missing}", "all three files")
-
-
-def _own_urls(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
-    first: dict[str, str] = {}
-    for name, host in cloud.hosts.items():
-        other = first.setdefault(host.url, name)
-        if other != name:
-            found = f"{shown(host.url)}, which hosts.{other} has already"
-            draft.problems.add((*at, "hosts", name, "url"), found, "a url of its own")
 
 
 def _options(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:

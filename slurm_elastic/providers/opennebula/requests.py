@@ -11,7 +11,6 @@ machine and in the front end, so it holds no secret.
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,12 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base.joining import facts_of
-from slurm_elastic.providers.base.user_data import PROGRAM, multipart, read_user_data
+from slurm_elastic.providers.base.user_data import (
+    PROGRAM,
+    facts_program,
+    multipart,
+    read_user_data,
+)
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
@@ -59,7 +63,8 @@ def tags(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
         PRICE: f"{spec.offer.price:g}",
     }
     jobs = ",".join(str(job) for job in spec.jobs)[:_MAX_JOBS]
-    return values | ({JOBS: jobs} if jobs else {})
+    owner = {PREFIX + key.upper(): value for key, value in spec.owner.items()}
+    return values | owner | ({JOBS: jobs} if jobs else {})
 
 
 def extra_template(
@@ -115,16 +120,6 @@ def disks_of(own: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 MAX_BYTES = 65536
-_FACTS = """#!/bin/sh
-umask 022
-mkdir -p /run/slurm-elastic
-cat > /run/slurm-elastic/.launch <<'SLURM_ELASTIC_FACTS'
-{lines}
-SLURM_ELASTIC_FACTS
-printf '%s\\n' {node} > /run/slurm-elastic/.node
-mv /run/slurm-elastic/.launch /run/slurm-elastic/launch
-mv /run/slurm-elastic/.node /run/slurm-elastic/node
-"""
 # /run is often mounted noexec, and a program may be in any language: hence a file of its own.
 _PROGRAM = """program=$(mktemp)
 base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
@@ -162,7 +157,7 @@ def merged(
         "START_SCRIPT_BASE64": _base64(_start_script(facts, [p for p in programs if p])),
     }
     if not all(p.startswith(PROGRAM) for p in parts):
-        document = multipart((f"#cloud-boothook\n{_facts(facts)}", *parts))
+        document = multipart((f"#cloud-boothook\n{facts_program(facts)}", *parts))
         context |= {"USER_DATA": _base64(document), "USERDATA_ENCODING": "base64"}
         context.pop("USER_DATA_ENCODING", None)
     return context
@@ -181,12 +176,9 @@ def _template_program(context: Mapping[str, str]) -> str:
 def _start_script(facts: Mapping[str, str], programs: Sequence[str]) -> str:
     """one-context runs it at each boot: it writes the facts, then runs the others in turn."""
     texts = [p if p.startswith("#!") else f"#!/bin/sh\n{p}" for p in programs]
-    return _facts(facts) + "".join(_PROGRAM.format(text=_base64(t, wrap=True)) for t in texts)
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
-    return _FACTS.format(lines=lines, node=shlex.quote(facts["node"]))
+    return facts_program(facts) + "".join(
+        _PROGRAM.format(text=_base64(t, wrap=True)) for t in texts
+    )
 
 
 def _base64(text: str, *, wrap: bool = False) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import boto3
-from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
@@ -22,6 +21,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.testing.contract import UUID
 
 REGION = "us-east-1"
 KINDS = {

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import patience as stretched
 
+from slurm_elastic.image.imds import Metadata, serving
 from slurm_elastic.providers.aws import boothook
 from slurm_elastic.providers.aws.requests import USER_DATA
 from slurm_elastic.providers.base.tags import in_order
 from slurm_elastic.providers.base.user_data import compose, program
-from tests.imds import Metadata, serving
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from botocore.config import Config
 from emulated import running_ec2
 from providers.aws.bed import AwsBed
-from providers.contract import spec_for
 
 from slurm_elastic.errors import TransientError
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
+from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -15,14 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from providers.aws.bed import AwsBed, FleetBed
-from providers.contract import (
-    UUID,
-    DelayedContract,
-    FaultContract,
-    LaunchContract,
-    ScarceContract,
-    spec_for,
-)
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
@@ -36,6 +28,14 @@ from slurm_elastic.providers.aws.requests import create_fleet
 from slurm_elastic.providers.aws.settings import Allocation
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.testing.contract import (
+    UUID,
+    DelayedContract,
+    FaultContract,
+    LaunchContract,
+    ScarceContract,
+    spec_for,
+)
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -18,7 +18,6 @@ from emulated import running_ec2
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed, FleetBed
 from providers.aws.judge import Known, actions, asks, granted
-from providers.contract import UUID, LaunchContract, spec_for
 
 from slurm_elastic.catalogues import ask
 from slurm_elastic.config import Cluster
@@ -29,6 +28,7 @@ from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import CLOUD
 from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 from emulated import running_ec2
 from msgspec.structs import replace
 from providers.aws.bed import AwsBed, FleetBed
-from providers.contract import spec_for
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits, Market
@@ -19,6 +18,7 @@ from slurm_elastic.providers.aws.capacity import family_of
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.spec import IMAGE
+from slurm_elastic.testing.contract import spec_for
 
 
 @pytest.fixture(scope="module")

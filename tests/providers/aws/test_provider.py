@@ -16,17 +16,6 @@ from emulated import running_ec2
 from msgspec.structs import replace
 from patience import patience
 from providers.aws.bed import AwsBed
-from providers.contract import (
-    OTHER_UUID,
-    UUID,
-    BulkContract,
-    DelayedContract,
-    FaultContract,
-    LaunchContract,
-    ProtectedContract,
-    ScarceContract,
-    spec_for,
-)
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
@@ -56,6 +45,17 @@ from slurm_elastic.providers.aws import requests as aws_request
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.testing.contract import (
+    OTHER_UUID,
+    UUID,
+    BulkContract,
+    DelayedContract,
+    FaultContract,
+    LaunchContract,
+    ProtectedContract,
+    ScarceContract,
+    spec_for,
+)
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -212,6 +212,8 @@ def test_machines_and_their_spot_requests_carry_the_tags_from_the_start(bed: Aws
         "slurm-elastic:generation": "g1",
         "slurm-elastic:nodes": "pub[1-3]",
         "slurm-elastic:jobs": "7,8",
+        "slurm-elastic:account": "physics",
+        "slurm-elastic:user": "ann",
         "slurm-elastic:price": f"{spec.offer.price:g}",
         "Name": "site pub",
     }

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from providers.aws.bed import AwsBed
-from providers.contract import UUID, spec_for
 
 from benchmarks.ec2_buckets import run
 from slurm_elastic.config import Cluster
@@ -27,6 +26,7 @@ from slurm_elastic.sandbox.ec2_api import Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -14,7 +14,6 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 from keystoneauth1 import exceptions as ksa
-from providers.contract import UUID
 from providers.opennebula import bed as one_bed
 from providers.openstack import bed as stack_bed
 from providers.openstack import stand_in as nova_stand_in
@@ -33,6 +32,7 @@ from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_world import Pace
 from slurm_elastic.sandbox.opennebula import Front
+from slurm_elastic.testing.contract import UUID
 
 CLUSTER = Cluster(name="site", uuid=UUID)
 BEFORE, AFTER = (

@@ -12,18 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from providers.contract import UUID
 
 from slurm_elastic import providers
-from slurm_elastic.config import Config, cloud_kinds, configfile, domain_pools
+from slurm_elastic.config import (
+    Config,
+    blocked_clouds,
+    cloud_kinds,
+    configfile,
+    domain_pools,
+)
 from slurm_elastic.config.cloud_kinds import CloudTable, table
 from slurm_elastic.doctor import clouds as doctor
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.errors import AuthError, ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Level
-from slurm_elastic.providers import open_provider
+from slurm_elastic.providers import open_provider, open_providers
 from slurm_elastic.simulate import site as scenarios
 from slurm_elastic.simulate.availability import Span
+from slurm_elastic.testing.contract import UUID
 
 PACKAGE = Path(providers.__file__).parent
 ROOT = PACKAGE.parents[1]
@@ -183,6 +189,97 @@ def test_one_whose_settings_have_another_name_is_told(folder: Path) -> None:
     put_outside(folder, name="mist", package="outside_mist")
     text = SITE.replace("provider: fake", "provider: mist")
     assert "outside_mist:CLOUD calls itself fake" in complaint(text)
+
+
+# the other clouds go on
+
+
+BESIDE = """
+  - name: good
+    provider: fake
+    location: on-premises
+    types: {small: {cpus: 2, memory: 4G, price: 0.1}}
+pools:
+  - {name: q, cloud: good, nodes: "q[1-4]", cpus: 2, memory: 4G, instance_types: [small]}
+"""
+BROKEN = {
+    "import": ("import a_module_that_is_not_there\n", "ModuleNotFoundError"),
+    "exit": ("raise ValueError('nothing works')\n", "ValueError: nothing works"),
+    "api": ("CLOUD = CloudKind(api=99, ", "made for interface 99 of providers"),
+    "clash": ("", "which several packages have: outside_mist:CLOUD, outside_mist2:CLOUD"),
+    "open": (
+        "raise RuntimeError('no licence')\n    ",
+        "cannot be opened: RuntimeError: no licence",
+    ),
+}
+
+
+@pytest.fixture(params=BROKEN)
+def half(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, str]:
+    """A file with a cloud of somebody's that cannot be used, beside one that can; and why."""
+    put_outside(folder, name="mist", package="outside_mist")
+    settings = folder / "outside_mist" / "settings.py"
+    settings.write_text(settings.read_text().replace('tag="fake"', 'tag="mist"'))
+    code, why = BROKEN[request.param]
+    file = folder / "outside_mist" / "__init__.py"
+    match request.param:
+        case "import" | "exit":
+            file.write_text(code)
+        case "api":
+            file.write_text(file.read_text().replace("CLOUD = CloudKind(", code))
+        case "open":
+            file.write_text(
+                file.read_text().replace(
+                    "from outside_mist.provider", f"{code}from outside_mist.provider"
+                )
+            )
+        case "clash":
+            put_outside(folder, name="mist", package="outside_mist2")
+    site = folder / "site.yaml"
+    site.write_text(SITE.replace("fake", "mist").replace("pools:\n", BESIDE.lstrip("\n")))
+    return site, why
+
+
+def test_a_kind_that_cannot_be_used_is_a_mistake_of_its_clouds_alone(
+    half: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    file, why = half
+    config = configfile.load(file)
+    assert [(c.name, c.provider) for c in config.clouds] == [
+        ("rehearsal", "mist"),
+        ("good", "fake"),
+    ]
+    assert [(p.name, p.nodes) for p in config.pools] == [("q", "q[1-4]"), ("p", "p[1-4]")]
+    opened = open_providers(config)
+    assert why in caplog.text
+    pools = {pool.cloud: pool for pool in domain_pools(config, expand)}
+    assert [offer.price for offer in opened["good"].offers(pools["good"])] == [0.1]
+    calls = (opened["rehearsal"].instances, lambda: opened["rehearsal"].terminate(["x"]))
+    for call in calls:
+        with pytest.raises(AuthError, match="cloud 'rehearsal': provider 'mist'") as caught:
+            call()
+        assert why in str(caught.value)
+    findings = doctor.examine(config, config.clouds[0], [pools["rehearsal"]])
+    assert [f.level for f in findings] == [Level.WRONG]
+    assert why in findings[0].found
+
+
+@pytest.mark.parametrize("half", [kind for kind in BROKEN if kind != "open"], indirect=True)
+def test_nothing_is_bought_or_installed_there_and_it_is_told(half: tuple[Path, str]) -> None:
+    file, why = half
+    with pytest.raises(ConfigError) as caught:
+        configfile.load(file, whole=True)
+    assert why in str(caught.value)
+    (shut,) = blocked_clouds(configfile.load(file)).values()
+    assert shut.startswith("cloud rehearsal cannot be used: provider 'mist', ")
+    assert why in shut
+
+
+def test_where_no_cloud_can_be_opened_nothing_is_served(folder: Path) -> None:
+    put_outside(folder)
+    config = configfile.parse(SITE, "site.yaml", whole=False)
+    with pytest.raises(ConfigError, match="cloud 'rehearsal': provider 'fake', which several"):
+        open_providers(config)
 
 
 def test_nothing_is_imported_that_no_configuration_names(folder: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from emulated import running_one
-from providers.contract import spec_for
 from providers.opennebula.bed import OneBed
 from providers.openstack.bed import LIST, StackBed
 from providers.openstack.stand_in import StandIn
@@ -17,6 +16,7 @@ from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.notices import FRESH, HIDDEN, Notices
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Host
+from slurm_elastic.testing.contract import spec_for
 
 ROOM = {"cpu": 10**6, "memory": 10**10}
 

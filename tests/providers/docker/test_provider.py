@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from docker_proxy import PING_VERSION, EngineProxy, Fault, running_proxy
+from msgspec.structs import replace
 from patience import patience
-from providers.contract import OTHER_UUID, UUID
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.errors import (
@@ -41,16 +41,13 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.base.hosted import KEPT, REMOVED_AT_ONCE
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
-from slurm_elastic.providers.docker.provider import (
-    KEPT,
-    LISTED_LATE,
-    REMOVED_AT_ONCE,
-    DockerProvider,
-)
+from slurm_elastic.providers.docker.provider import LISTED_LATE, DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.sandbox.endpoints import require_emulated
+from slurm_elastic.testing.contract import OTHER_UUID, UUID
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -196,8 +193,8 @@ class TestLaunching:
                 "unix:///x", mounts=("/k:/etc/k:ro",), tmpfs=("/run",), environment={"TZ": "UTC"},
                 capabilities=("SYS_PTRACE",), security_options=("seccomp=unconfined",),
             ),
-            cluster=Cluster(name="site", uuid=UUID), spec=spec("bx1"), node="bx1", kind=SMALL,
-            head="head:6817",
+            cluster=Cluster(name="site", uuid=UUID), node="bx1", kind=SMALL,
+            spec=replace(spec("bx1"), owner={"user": "ann"}), head="head:6817",
         )  # fmt: skip
         assert machine.limits == {
             "nano_cpus": 2 * 10**9, "mem_limit": 1 << 30, "memswap_limit": 1 << 30, "init": True,
@@ -210,6 +207,7 @@ class TestLaunching:
             "SLURM_ELASTIC_GENERATION": "g1", "SLURM_ELASTIC_HEAD": "head:6817", "TZ": "UTC",
         }  # fmt: skip
         assert machine.labels["slurm-elastic.jobs"] == "7"
+        assert machine.labels["slurm-elastic.user"] == "ann"
         assert machine.labels["slurm-elastic.cluster"] == UUID
 
     def test_names_are_of_the_launch_and_fit_an_engine(self) -> None:

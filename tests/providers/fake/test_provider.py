@@ -5,7 +5,16 @@ from __future__ import annotations
 import time
 
 import pytest
-from providers.contract import (
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.errors import CapacityError, ProviderError
+from slurm_elastic.model import Instance, InstanceState, Location, Market, Pool
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.fake.provider import Call, FakeAccount, FakeProvider
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.testing.contract import (
     UUID,
     BulkContract,
     DelayedContract,
@@ -16,15 +25,6 @@ from providers.contract import (
     first_offer,
     spec_for,
 )
-
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import CapacityError, ProviderError
-from slurm_elastic.model import Instance, InstanceState, Location, Market, Pool
-from slurm_elastic.protocols import Provider
-from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.fake.provider import Call, FakeAccount, FakeProvider
-from slurm_elastic.providers.fake.settings import FakeCloud
 
 POOL = Pool(
     name="p",

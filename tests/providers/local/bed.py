@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import msgspec
-from providers.contract import UUID
 
 from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster
@@ -20,6 +19,7 @@ from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.local.settings import LocalCloud
+from slurm_elastic.testing.contract import UUID
 
 POOL = Pool(
     name="p", cloud="here", nodes=("n1", "n2", "n3", "n4", "n5"), cpus=2, real_memory=900,

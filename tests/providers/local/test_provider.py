@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from patience import eventually
-from providers.contract import FaultContract, LaunchContract, ScarceContract
 from providers.local.bed import POOL, LocalBed, provider_at
 
 from slurm_elastic.config import Cluster
@@ -19,6 +18,7 @@ from slurm_elastic.errors import AuthError, CapacityError, ProviderError, Transi
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.local.settings import LocalCloud
+from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract
 
 CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
 

@@ -7,7 +7,6 @@ import xmlrpc.client
 from pathlib import Path
 
 from patience import patience
-from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
@@ -24,6 +23,7 @@ from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaC
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Host, Net, Pace, User, World, vm_template
+from slurm_elastic.testing.contract import UUID
 
 NAME = "one"
 INSTANTIATE = "one.template.instantiate"

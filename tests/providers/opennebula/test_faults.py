@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from emulated import running_one
-from providers.contract import UUID, spec_for
 from providers.opennebula.bed import INSTANTIATE, OneBed
 
 from slurm_elastic.config import Cluster
@@ -26,6 +25,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula.errors import is_refusal
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.testing.contract import UUID, spec_for
 from tests.ports import free_ports
 
 TIMEOUT = 1.0

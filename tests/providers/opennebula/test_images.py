@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from emulated import running_one
 from msgspec.structs import replace
-from providers.contract import spec_for
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
 from slurm_elastic.errors import AuthError, ProviderError
@@ -19,6 +18,7 @@ from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Image, User
+from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

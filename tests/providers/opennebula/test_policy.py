@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from emulated import running_one
 from msgspec.structs import replace
-from providers.contract import UUID, LaunchContract, spec_for
 from providers.opennebula.bed import OneBed
 
 from slurm_elastic.config import Cluster
@@ -24,6 +23,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import CLOUD
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.sandbox.one_control import OneControl
+from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 OWN = {"user.info", "group.info", "vmpool.info", "vmpool.infoextended", "vmpool.infoset",
        "vm.action", "system.version", "vnpool.info", "imagepool.info"}  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from emulated import running_one
 from msgspec.structs import replace
-from providers.contract import spec_for
 from providers.opennebula.bed import OneBed, world
 
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits
@@ -20,6 +19,7 @@ from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Quota
 from slurm_elastic.sandbox.one_world import Host, Image, vm_template
+from slurm_elastic.testing.contract import spec_for
 
 ELASTIC = 2
 

@@ -16,7 +16,6 @@ import pytest
 from emulated import running_one
 from msgspec.structs import replace
 from patience import eventually, patience
-from providers.contract import UUID, spec_for
 from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -37,6 +36,7 @@ from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
 from slurm_elastic.sandbox.one_world import Host, Net, Pace
+from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -464,6 +464,8 @@ class TestMachines:
             "SLURM_ELASTIC_TYPE": "small",
             "SLURM_ELASTIC_MARKET": "reserved",
             "SLURM_ELASTIC_JOBS": "7,8",
+            "SLURM_ELASTIC_ACCOUNT": "physics",
+            "SLURM_ELASTIC_USER": "ann",
             "SLURM_ELASTIC_PRICE": "0.02",
         }
         assert seen.context["NETWORK"] == "YES"

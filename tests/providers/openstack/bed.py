@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import yaml
-from providers.contract import UUID
 from providers.openstack.stand_in import PASSWORD, Kind, StandIn
 
 from slurm_elastic.config import Cluster
@@ -20,6 +19,7 @@ from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
+from slurm_elastic.testing.contract import UUID
 
 NAME = "stack"
 CREATE = "POST /compute/v2.1/servers"

@@ -5,17 +5,14 @@ the same suite on a real control plane.
 from __future__ import annotations
 
 import pytest
-from providers.contract import (
+
+from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,
     FaultContract,
     LaunchContract,
     ScarceContract,
-    spec_for,
 )
-from providers.openstack.bed import StackBed
-
-from slurm_elastic.errors import AuthError, ProviderError, TransientError
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -27,18 +24,7 @@ class TestStackScarcity(ScarceContract): ...
 
 
 class TestStackFaults(FaultContract):
-    @pytest.mark.parametrize("error", [AuthError, TransientError])
-    def test_reads_fail_as_one_of_the_five(self, bed: StackBed, error: type[ProviderError]) -> None:
-        """All but notices, for which nothing is asked: there are none."""
-        provider = bed.open()
-        machine = provider.launch(spec_for(bed, provider, 1))[0]
-        bed.fail(error)
-        for call in (provider.instances, provider.check, lambda: provider.terminate([machine.id])):
-            with pytest.raises(error):
-                call()
-        bed.heal()
-        assert bed.alive() == {machine.id}
-        assert len(provider.instances()) == 1
+    asks_for_notices = False
 
 
 class TestStackDelays(DelayedContract):

@@ -10,7 +10,6 @@ import pytest
 from keystoneauth1 import exceptions as ksa
 from msgspec.structs import replace
 from patience import patience
-from providers.contract import spec_for
 from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 from providers.openstack.stand_in import PASSWORD, Kind
 
@@ -25,6 +24,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
+from slurm_elastic.testing.contract import spec_for
 from tests.ports import free_ports
 
 TIMEOUT = 1.0

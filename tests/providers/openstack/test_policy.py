@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from providers.contract import UUID, LaunchContract, spec_for
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import GROUPS, StandIn
 
@@ -23,6 +22,7 @@ from slurm_elastic.model import ImageChoice
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack import CLOUD, client
+from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 ROOTS = {"compute": "/v2.1", "image": "/v2", "network": "/v2.0"}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from providers.contract import spec_for
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import GROUPS
 
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits
 from slurm_elastic.protocols import Examinable
 from slurm_elastic.providers.openstack.settings import Flavor
+from slurm_elastic.testing.contract import spec_for
 
 LOCKED = {"id": "22222222-aaaa-4bbb-8ccc-222222222222", "name": "old", "status": "deactivated"}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from providers.contract import OTHER_UUID, UUID, spec_for
 from providers.openstack.bed import CREATE, LIST, NAME, StackBed
 from providers.openstack.stand_in import IMAGE, NO_HOST, Kind
 
@@ -33,6 +32,7 @@ from slurm_elastic.providers.openstack.convert import STATES, servers, state_of
 from slurm_elastic.providers.openstack.errors import classify, from_fault, sentence
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.providers.openstack.settings import Flavor
+from slurm_elastic.testing.contract import OTHER_UUID, UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -176,6 +176,8 @@ class TestNames:
                 "slurm-elastic:generation": "g1",
                 "slurm-elastic:nodes": "os[1-3]",
                 "slurm-elastic:jobs": "7,8",
+                "slurm-elastic:account": "physics",
+                "slurm-elastic:user": "ann",
                 "slurm-elastic:price": "0.02",
                 "slurm-elastic:type": "small",
                 "slurm-elastic:market": "reserved",

@@ -9,7 +9,6 @@ from typing import Any
 import docker.errors
 from docker_proxy import EngineProxy, Fault
 from patience import patience
-from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
@@ -23,6 +22,7 @@ from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.testing.contract import UUID
 
 from .engine import Engine
 

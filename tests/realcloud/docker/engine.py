@@ -64,10 +64,16 @@ class Engine:
 
     def machine(self, base: str) -> str:
         """The image of a cloud's machine on top of that of a Slurm host."""
-        name = f"{base}-cloud-init"
+        return self.on_top(base, "cloud-init", Path(__file__).parent / "machine")
+
+    def on_top(self, base: str, what: str, recipe: Path, **arguments: str) -> str:
+        """An image on top of that of a Slurm host, by the Dockerfile in a directory."""
+        name = f"{base}-{what}"
         if name not in self._images:
             words = ["docker", "build", "--network", "host", "--build-arg", f"BASE={base}"]
-            words += ["-t", name, str(Path(__file__).parent / "machine")]
+            for key, value in arguments.items():
+                words += ["--build-arg", f"{key}={value}"]
+            words += ["-t", name, str(recipe)]
             with _locked("docker-build.lock"):
                 _run(words, DOCKER_HOST=self.url, DOCKER_BUILDKIT="0")
             self._images[name] = name

@@ -230,7 +230,7 @@ class Hypervisor:
     def _imds(self, machine: dict[str, Any]) -> bytes:
         """EC2's metadata service for that machine, as a tar file."""
         files = {
-            "imds/imds.py": (REPO / "tests" / "imds.py").read_bytes(),
+            "imds/imds.py": (REPO / "slurm_elastic" / "image" / "imds.py").read_bytes(),
             "imds/answers.json": json.dumps(self._answers(machine)).encode(),
             "imds/login.pub": self._public.encode(),
         }

@@ -20,7 +20,7 @@ state_dir: /shared/state
 clouds:
   - {name: onprem, provider: fake, location: on-premises, partition: static}
 pools:
-  - {name: rack, cloud: onprem, nodes: "n[1-3]", cpus: 2, memory: 1G, real_memory: 1000,
+  - {name: rack, cloud: onprem, nodes: "n[1-NODES]", cpus: 2, memory: 1G, real_memory: 1000,
      checkpoint: {method: criu}}
 checkpoint: {directory: /shared/ckpt, expected: 10s, MORE}
 """
@@ -38,6 +38,7 @@ class ServedWorld(CriuWorld):
         settings = [f"policy: '{policy}'"] if policy else []
         settings += [more] if more else []
         text = SITE_YAML.replace("MORE", ", ".join(settings))
+        text = text.replace("NODES", str(len(self._static)))
         (self.directory / "keys" / "slurm-elastic.yaml").write_text(text)
         self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", "/shared/state"])
         self.run_service(["env", f"SLURM_ELASTIC_FAULT={fault}", *SERVICE])

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from imds import ADDRESS
-
+from slurm_elastic.image.imds import ADDRESS
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
@@ -100,7 +99,9 @@ class SpotWorld(Ec2World, ServedWorld):
         super()._lay_out()
         shutil.copyfile(SUDOERS, self.directory / "keys" / "sudoers")
         (self.shared / "imds").mkdir()
-        shutil.copyfile(REPO / "tests" / "imds.py", self.shared / "imds" / "imds.py")
+        shutil.copyfile(
+            REPO / "slurm_elastic" / "image" / "imds.py", self.shared / "imds" / "imds.py"
+        )
 
     def _prepare(self) -> None:
         group = os.stat(self.engine.socket).st_gid

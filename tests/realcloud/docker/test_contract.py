@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 from docker_proxy import Fault, running_proxy
-from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.errors import CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState
 from slurm_elastic.providers.docker.requests import CLUSTER
+from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
 from .bed import DockerBed
 from .engine import Engine
@@ -99,17 +99,4 @@ def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:
 
 
 class TestDockerFaults(FaultContract):
-    @pytest.mark.parametrize("error", [AuthError, TransientError])
-    def test_reads_fail_as_one_of_the_five(
-        self, bed: DockerBed, error: type[ProviderError]
-    ) -> None:
-        """All but notices, for which nothing is asked: there are none."""
-        provider = bed.open()
-        machine = provider.launch(spec_for(bed, provider, 1))[0]
-        bed.fail(error)
-        for call in (provider.instances, provider.check, lambda: provider.terminate([machine.id])):
-            with pytest.raises(error):
-                call()
-        bed.heal()
-        assert bed.alive() == {machine.id}
-        assert len(provider.instances()) == 1
+    asks_for_notices = False

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
@@ -18,6 +17,7 @@ from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Level, Loca
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.testing.contract import UUID
 
 from .certificates import Authority
 from .engine import Engine, NoEngine

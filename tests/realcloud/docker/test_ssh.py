@@ -14,7 +14,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from patience import patience
-from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import AuthError, TransientError
@@ -22,6 +21,7 @@ from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Poo
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.testing.contract import UUID
 
 from .engine import Engine
 from .world import Host, wait_for

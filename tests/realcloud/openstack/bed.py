@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
-from providers.contract import UUID
 from providers.openstack.bed import CREATE, POLICY
 from providers.openstack.stand_in import Kind, StandIn
 
@@ -17,6 +16,7 @@ from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
+from slurm_elastic.testing.contract import UUID
 
 from .cloud import FLAVORS
 from .plane import ControlPlane

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from patience import patience
-from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 from providers.openstack.bed import CREATE
 from providers.openstack.stand_in import StandIn
 
@@ -29,6 +28,7 @@ from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Level
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack.settings import Flavor
+from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
 from .bed import CPUS, MEMORY, PlaneBed
 from .plane import ControlPlane
@@ -76,18 +76,7 @@ class TestPlaneScarcity(ScarceContract):
 
 
 class TestPlaneFaults(FaultContract):
-    @pytest.mark.parametrize("error", [AuthError, TransientError])
-    def test_reads_fail_as_one_of_the_five(self, bed: PlaneBed, error: type[ProviderError]) -> None:
-        """All but notices, for which nothing is asked: there are none."""
-        provider = bed.open()
-        machine = provider.launch(spec_for(bed, provider, 1))[0]
-        bed.fail(error)
-        for call in (provider.instances, provider.check, lambda: provider.terminate([machine.id])):
-            with pytest.raises(error):
-                call()
-        bed.heal()
-        assert bed.alive() == {machine.id}
-        assert len(provider.instances()) == 1
+    asks_for_notices = False
 
 
 class TestPlaneLags:

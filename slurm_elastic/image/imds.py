@@ -1,8 +1,9 @@
 """EC2's instance metadata service (IMDSv2), as far as a machine of ours asks it.
 
-``imds.py FILE``, standard library only, serves a machine where EC2 does (169.254.169.254, an address that
-the machine has to have); FILE has the answers of now as a JSON object. With ``user-data`` (base64) and the
-like cloud-init reads it, too, and where ``http-tokens`` is ``optional`` without a token (IMDSv1).
+``imds.py FILE``, standard library only, serves where EC2 does (169.254.169.254, an address that
+this host has to have); FILE has the answers of now as a JSON object. A directory has such a file
+for each machine, by its address. With ``user-data`` (base64) and the like cloud-init reads it, too,
+and where ``http-tokens`` is ``optional`` without a token (IMDSv1).
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from pathlib import Path
 ADDRESS = "169.254.169.254"
 USER_DATA = "user-data"
 TOKENS = "http-tokens"
+BESIDE = "dynamic/"
+"""A tree of its own, beside meta-data."""
 
 
 def found(answers: Mapping[str, str], path: str) -> bytes | None:
     """The answer to a path after the version: a text, or what is in a directory."""
     if path == USER_DATA:
         return base64.b64decode(answers[path]) if path in answers else None
+    if path.startswith(BESIDE):
+        said = answers.get(path)
+        return _listed(answers, path.rstrip("/") + "/") if said is None else said.encode()
     if path.rstrip("/") == "meta-data":
         return _listed(answers, "")
     name = path.removeprefix("meta-data/")
@@ -37,7 +43,7 @@ def found(answers: Mapping[str, str], path: str) -> bytes | None:
 def _listed(answers: Mapping[str, str], directory: str) -> bytes | None:
     below = (n.removeprefix(directory) for n in answers if n.startswith(directory))
     names = {first + slash for first, slash, _ in (n.partition("/") for n in below)}
-    return "\n".join(sorted(names - {USER_DATA, TOKENS})).encode() if names else None
+    return "\n".join(sorted(names - {USER_DATA, TOKENS, BESIDE})).encode() if names else None
 
 
 class Metadata(BaseHTTPRequestHandler):
@@ -46,10 +52,13 @@ class Metadata(BaseHTTPRequestHandler):
     answers: dict[str, str] = {}  # noqa: RUF012 - by path below meta-data/, one set a test
 
     def known(self) -> Mapping[str, str]:
+        """The answers for who asks."""
         return self.answers
 
     def do_PUT(self) -> None:
-        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        if not self.headers["X-aws-ec2-metadata-token-ttl-seconds"]:
+            self._say(400, b"")
+            return
         self._say(200, b"tok" if self.path == "/latest/api/token" else b"")
 
     def do_GET(self) -> None:
@@ -84,7 +93,12 @@ class Written(Metadata):
     """What a file says at that moment."""
 
     def known(self) -> Mapping[str, str]:
-        said: dict[str, str] = json.loads(Path(sys.argv[1]).read_bytes())
+        place = Path(sys.argv[1])
+        file = place / self.client_address[0] if place.is_dir() else place
+        try:
+            said: dict[str, str] = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            return {}
         return said
 
 

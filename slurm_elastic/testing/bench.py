@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace as altered
 
-from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
+from slurm_elastic.config import Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
@@ -24,10 +24,10 @@ from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.protocols import Provider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
-from tests.controller.world import Inline, Silent, World
-from tests.faults.census import Census
+from slurm_elastic.testing.census import Census
+from slurm_elastic.testing.contract import CLUSTER
+from slurm_elastic.testing.in_memory import Inline, Silent, leave_request
 
-UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
 NODES = 2
 BOOT = 5.0
 FOR_EVER = 1e6
@@ -208,8 +208,8 @@ class Bench:
     def close(self) -> None:
         self.ledger.close()
 
-    _program = World.program
-    requests: list[Any] = []  # noqa: RUF012 - what World.program notes down
+    def _program(self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]) -> None:
+        leave_request(self.dir, next(self._numbers), self.now, kind, nodes, jobs)
 
     def _wait(self, seconds: float) -> bool:
         self.now += seconds
@@ -297,7 +297,7 @@ def open_bench(bed_in: Callable[[Path], Any]) -> Iterator[Bench]:
 def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:
     pool = bed.pool
     return Config(
-        cluster=Cluster(name="site", uuid=UUID),
+        cluster=CLUSTER,
         clouds=(altered(bed.settings(), limits=Limits(dollars_per_hour=100.0)),),
         pools=(
             PoolSettings(

@@ -1,0 +1,73 @@
+"""``slurm-elastic-hub``: the root-owned service of the head's network: tunnel and firewall."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_elastic.cli.helptext import Command, examples
+from slurm_elastic.cli.local_agent import serve, uid_of
+from slurm_elastic.cli.streams import log_plainly, prepare, visible
+from slurm_elastic.config import configfile
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.hub.service import Hub
+
+OTHERS_WRITE = 0o022
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM; the tunnel and the rules outlive the service."""
+    prepare()
+    arguments = parser().parse_args(argv)
+    log_plainly(logging.INFO)
+    try:
+        _require_roots(arguments.config)
+        config = configfile.load(arguments.config)
+        network = config.join.network
+        if network is None:
+            raise ConfigError("join.network is not configured: there is nothing to serve")
+        uids = {0, os.getuid(), uid_of(config)}
+        Path(network.socket).parent.mkdir(parents=True, exist_ok=True)
+        hub = Hub(network)
+        hub.start()
+    except (SlurmElasticError, OSError) as error:
+        print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    serve(hub.answer, Path(network.socket), uids)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    made = Command(
+        prog="slurm-elastic-hub",
+        description="Keep the head's end of join.network as root: the tunnel to machines, and the "
+        "firewall. slurm-elasticd says which machines may come.",
+        epilog=examples("slurm-elastic-hub --config /etc/slurm-elastic/slurm-elastic.yaml"),
+    )
+    default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
+    made.add_argument(
+        "--config", type=Path, default=Path(default), metavar="FILE",
+        help="read this configuration (default: %(default)s)",
+    )  # fmt: skip
+    return made
+
+
+def _require_roots(path: Path) -> None:
+    """Root does what the file says, so nobody else may write it. ConfigError."""
+    if os.geteuid() != 0:
+        raise ConfigError("this is for root: systemd starts it")
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if found.st_uid != 0 or found.st_mode & OTHERS_WRITE:
+        raise ConfigError(f"{path}: others than root may write it; chown root, chmod go-w")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""``slurm-elastic price``: when a job would start and what it would cost, not yet submitted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from slurm_elastic.cli import why_not
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.streams import write_json
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import load
+from slurm_elastic.door.asks import Chain, PartitionPrice, PriceAsk
+from slurm_elastic.door.client import prices
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.slurm import siteconf, submission, submit_filter
+from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.slurm.submission import Submission
+
+BARS = frozenset(
+    {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
+     "memory", "size", "filter"}
+)  # fmt: skip
+"""The predicates of ``policies.verdict`` that keep a job away for good; others pass with time."""
+MOST_ASKED = 8
+"""Partitions for which slurmctld is asked, a command each."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A forecast, and slurmctld's own estimate: seconds until the start; None: it has none."""
+
+    forecast: PartitionPrice
+    by_slurm: int | None = None
+
+
+class Priced(Struct, frozen=True, kw_only=True):
+    """The document of ``price --json``. ``limit``: the job's time limit (s; None: it has none, and
+    a day is reckoned with); ``options``: as sbatch understood them.
+    """
+
+    at: float
+    job: str
+    limit: int | None
+    rows: tuple[Row, ...]
+    options: Mapping[str, str]
+    version: int = 1
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "price",
+        description="Show for each partition when a job would start if it were submitted now, what "
+        "it would cost, how likely it is to be interrupted there, and what checkpoints would save. "
+        "Nothing is submitted. Starts are forecast from the queue as it is and from how long jobs "
+        "of this site really run.",
+        epilog=examples(
+            "slurm-elastic price job.sh",
+            "slurm-elastic price job.sh --nodes 4 --time 2:00:00",
+        ),
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("script", metavar="SCRIPT", help="a job script as sbatch takes it")
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, metavar="OPTION",
+        help="options of sbatch's own, which go before the script's #SBATCH lines",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the forecasts; 1 where the job can start nowhere."""
+    config, now = load(Path(args.config)), time.time()
+    as_json = args.json or "--json" in args.options
+    options = [word for word in args.options if word != "--json"]
+    if not Path(args.script).is_file():
+        raise ConfigError(f"SCRIPT: there is no file {args.script}")
+    found = gather(config, args.script, options, now)
+    if as_json:
+        write_json(found)
+    else:
+        render(found, plain())
+    return 0 if any(row.forecast.start for row in found.rows) else 1
+
+
+def gather(config: Config, script: str, options: Sequence[str], now: float) -> Priced:
+    """All of it. Raises SlurmElasticError where sbatch takes no such job."""
+    asked = submission.ask_sbatch(config.slurm, script, options)
+    job = job_of(asked.options, _partitions(config, asked))
+    slurm = PromptCli(config.slurm, excluded=False)
+    barred = _barred(config, slurm, job, now)
+    ask = PriceAsk(job=job, save=config.checkpoint.expected, unlimited=_most(config, job))
+    rows = [_without(one, barred.get(one.pool, "")) for one in prices(config, slurm, ask, now)]
+    names = list(dict.fromkeys(row.partition for row in rows if not row.why))
+    told = {
+        name: submission.ask_sbatch(config.slurm, script, options, partition=name)
+        for name in names[:MOST_ASKED]
+    }
+    refused = {name: f"Slurm says: {one.refused}" for name, one in told.items() if one.refused}
+    rows = [_without(one, refused.get(one.partition, "")) for one in rows]
+    return Priced(
+        at=now,
+        job=Path(script).name,
+        limit=job.limit,
+        rows=tuple(Row(forecast=row, by_slurm=_ahead(told, row, now)) for row in rows),
+        options=asked.options,
+    )
+
+
+def _without(one: PartitionPrice, why: str) -> PartitionPrice:
+    """No forecast, where there is a reason that the job cannot start there."""
+    if not why or one.why:
+        return one
+    return PartitionPrice(partition=one.partition, pool=one.pool, nodes=one.nodes, why=why)
+
+
+def _ahead(told: Mapping[str, Submission], row: PartitionPrice, now: float) -> int | None:
+    start = told[row.partition].start if row.partition in told else None
+    return None if start is None else max(int(start - now), 0)
+
+
+def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
+    """A pending job of this user, as Slurm would have it."""
+
+    def number(name: str, default: int) -> int:
+        return submission.count(options.get(name, ""), default)
+
+    each = number("cpus-per-task", 1)
+    nodes = number("nodes", 1)
+    tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
+    user = pwd.getpwuid(os.geteuid())
+    return SlurmJob(
+        id=0,
+        states=frozenset({"PENDING"}),
+        user=user.pw_name,
+        uid=user.pw_uid,
+        gid=user.pw_gid,
+        account=options.get("account", ""),
+        qos=options.get("qos", ""),
+        partitions=tuple(partitions),
+        node_count=nodes,
+        cpus=max(tasks * each, nodes),
+        node_cpus=max(each, number("mincpus", 1)),
+        node_memory=submission.mebibytes(options.get("mem", "")),
+        cpu_memory=submission.mebibytes(options.get("mem-per-cpu", "")),
+        limit=submission.seconds(options.get("time", "")),
+        features=options.get("constraint", ""),
+        gres=options.get("gres", options.get("gpus-per-node", "")),
+        job_gres=f"gpu:{options['gpus']}" if "gpus" in options else "",
+        comment=options.get("comment", ""),
+        batch=True,
+    )
+
+
+def _partitions(config: Config, asked: Submission) -> list[str]:
+    """The partitions that it names; else the default one, and ours where the filter lists them."""
+    if named := asked.options.get("partition"):
+        return [name for name in named.split(",") if name]
+    try:
+        site = siteconf.read(config.slurm.conf)
+    except ConfigError:
+        site = None
+    default = why_not.default_partition(site)
+    listed = not submit_filter.trouble(Path(config.slurm.conf))
+    ours = [cloud.partition_name for cloud in config.clouds] if listed else []
+    return list(dict.fromkeys([*([default] if default else []), *ours]))
+
+
+def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict[str, str]:
+    """By pool, what keeps such a job from it, as ``explain`` says it of one that waits."""
+    verdicts = why_not.judge(config, slurm, job, Chain(), now)
+    return {one.pool: one.reason for one in verdicts if one.predicate in BARS}
+
+
+def _most(config: Config, job: SlurmJob) -> int:
+    """The longest that our partitions let it run, where it sets no limit itself."""
+    limits = [config.who_of(cloud).max_time for cloud in config.clouds]
+    known = [int(limit) for limit in limits if limit is not None]
+    return min(known) if known and job.limit is None else 0
+
+
+# As a table of 80 columns.
+
+
+def render(found: Priced, console: Console) -> None:
+    """Starts and costs, then interruptions where there are any, then what is left out."""
+    limit = (
+        "no time limit (a day is reckoned with)"
+        if found.limit is None
+        else (f"a time limit of {_span(found.limit)}")
+    )
+    console.print(f"{found.job}, with {limit}, if it were submitted now:")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("WHERE", overflow="fold")
+    for name in ("NODES", "STARTS IN", "90 % BY", "SLURM SAYS", "RUNS", "COSTS", "AT MOST"):
+        table.add_column(name, justify="right", no_wrap=True)
+    started = [row for row in found.rows if row.forecast.start]
+    for row in started:
+        table.add_row(*_cells(row))
+    if started:
+        console.print(table)
+    for row in started:
+        if row.forecast.chance is not None:
+            console.print(_interruption(row.forecast), style="dim")
+    for row in found.rows:
+        if row.forecast.why:
+            console.print(f"{_where(row.forecast)}: not there: {row.forecast.why}")
+    jobs = max((row.forecast.jobs_known for row in started), default=0)
+    basis = (
+        f"how long {jobs} jobs ran that ended here lately"
+        if jobs >= 20
+        else "how long jobs run elsewhere: too little is known of this site's"
+    )
+    console.print(f"Starts go by {basis}. Later jobs may come first by their priority.")
+
+
+def _cells(row: Row) -> list[str]:
+    one = row.forecast
+    _, half, most = one.start
+    slurm = "" if row.by_slurm is None else _span(row.by_slurm)
+    costs = ["", ""] if one.low is None or one.high is None else [_money(one.low), _money(one.high)]
+    return [_where(one), str(one.nodes), _span(half), _span(most), slurm, _span(one.run[1]), *costs]
+
+
+def _where(one: PartitionPrice) -> str:
+    return (
+        f"{one.partition}/{one.pool}" if one.pool and one.pool != one.partition else one.partition
+    )
+
+
+def _interruption(one: PartitionPrice) -> str:
+    chance = "under 1 %" if (one.chance or 0.0) < 0.01 else f"{100 * (one.chance or 0.0):.0f} %"
+    text = f"{_where(one)}: {chance} chance that spot machines are taken away meanwhile"
+    if one.saves_seconds is None or one.saves_dollars is None:
+        return f"{text}; without checkpoints it would hardly end"
+    if one.saves_seconds < 1:
+        return f"{text}; checkpoints would save nothing"
+    return (
+        f"{text}; checkpoints save {_span(int(one.saves_seconds))} and "
+        f"{_money(one.saves_dollars)} on average"
+    )
+
+
+def _money(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars >= 0.095 or not dollars else f"${dollars:.4f}"
+
+
+def _span(seconds: int) -> str:
+    if seconds < 1:
+        return "now"
+    if seconds < 120:
+        return f"{seconds} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} d"

@@ -1,0 +1,143 @@
+"""Whether ``join.network`` makes sense, alone and beside ``join.head`` and the clouds. Pure."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
+
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.decode import nearest
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.joining import Enrol, Join, Network
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.policies.peers import room_for
+
+AT: KeyPath = ("join", "network")
+_ENDPOINT = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[1-9]\d{0,4})")
+_INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,14}")
+_MOST_PORT = 65535
+
+
+def check_network(draft: Draft) -> None:
+    """All complaints about ``join.network``."""
+    join = draft.section("join", Join, Join())
+    if join is None or join.network is None:
+        return
+    network = join.network
+    for key in ("routes", "trusted"):
+        _networks(draft, key, getattr(network, key))
+    if network.tunnels:
+        _tunnel(draft, join, network)
+    elif network.firewall is None:
+        expected = "kind: wireguard, firewall: nftables, or no join.network"
+        draft.problems.add((*AT, "kind"), "none without a firewall", expected)
+    if network.firewall is not None and not network.trusted:
+        expected = (
+            "the networks of the site's own nodes and login nodes, such as [10.1.0.0/16]: from"
+            " elsewhere only live machines reach the head's ports"
+        )
+        draft.problems.add((*AT, "trusted"), "none with a firewall", expected)
+
+
+def _tunnel(draft: Draft, join: Join, network: Network) -> None:
+    found = _ENDPOINT.fullmatch(network.endpoint or "")
+    if found is None or int(found["port"]) > _MOST_PORT:
+        given = "no endpoint" if network.endpoint is None else shown(network.endpoint)
+        expected = "the head's name or address and UDP port as machines reach them, such as"
+        draft.problems.add((*AT, "endpoint"), given, f"{expected} vpn.example.org:51820")
+    if not _INTERFACE.fullmatch(network.interface):
+        expected = "the name of a network interface, at most 15 letters"
+        draft.problems.add((*AT, "interface"), shown(network.interface), expected)
+    if join.head is None:
+        draft.problems.add(AT, "'network' alone", "join.head, too: it is told to machines with it")
+    _its_clouds(draft, network)
+    subnet = _subnet(network.subnet)
+    if subnet is None:
+        expected = "a private network of 64 addresses or more, such as 10.99.0.0/16"
+        draft.problems.add((*AT, "subnet"), shown(network.subnet), expected)
+        return
+    _through(draft, join, network, subnet, found["host"] if found else "")
+    _room(draft, network, subnet)
+
+
+def _through(
+    draft: Draft, join: Join, network: Network, subnet: IPv4Network, endpoint: str
+) -> None:
+    """The head is reached inside the tunnel, its end is not."""
+    inside = [subnet, *filter(None, map(_network, network.routes))]
+    head = _address((join.head or "").partition(":")[0])
+    if head is not None and not any(head in one for one in inside):
+        expected = f"an address inside the tunnel: in {subnet} or join.network.routes"
+        draft.problems.add(("join", "head"), shown(join.head or ""), expected)
+    end = _address(endpoint)
+    if end is not None and any(end in one for one in inside):
+        expected = "an address that is not in subnet or routes: the tunnel itself goes there"
+        draft.problems.add((*AT, "endpoint"), shown(network.endpoint or ""), expected)
+
+
+def _its_clouds(draft: Draft, network: Network) -> None:
+    known = {c.name: c for c in draft.clouds.values() if c.by_user_data}
+    for n, name in enumerate(network.clouds):
+        if name not in known and draft.all_whole:
+            expected = "a cloud whose machines are told by user data: " + (
+                f"one of {', '.join(known)}" if known else "there is none"
+            )
+            draft.problems.add((*AT, "clouds", n), shown(name), expected, nearest(name, known))
+    silent = [c.name for c in known.values() if _uses(network, c) and not c.shows_console]
+    if network.enrol is Enrol.CONSOLE and silent:
+        expected = f"once: {', '.join(silent)} shows no console output"
+        draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
+    alike = [c.name for c in known.values() if _uses(network, c) and not c.tells_launch]
+    if network.enrol is Enrol.ONCE and alike:
+        expected = f"console: machines of {', '.join(alike)} get the same user data in all launches"
+        draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
+
+
+def _room(draft: Draft, network: Network, subnet: IPv4Network) -> None:
+    counts = [
+        len(draft.nodes.get(i, ()))
+        for i, _, cloud in draft.pools_with_clouds
+        if _uses(network, cloud)
+    ]
+    if not room_for(str(subnet), counts):
+        expected = f"a larger network: {sum(counts)} nodes do not fit, each pool with its own block"
+        draft.problems.add((*AT, "subnet"), shown(network.subnet), expected)
+
+
+def _uses(network: Network, cloud: CloudSettings) -> bool:
+    return cloud.by_user_data and (not network.clouds or cloud.name in network.clouds)
+
+
+def _networks(draft: Draft, key: str, values: tuple[str, ...]) -> None:
+    for n, text in enumerate(values):
+        if _network(text) is None and not (key == "trusted" and _any_network(text)):
+            expected = "a network without host bits, such as 10.1.2.0/24"
+            draft.problems.add((*AT, key, n), shown(text), expected)
+
+
+def _subnet(text: str) -> IPv4Network | None:
+    found = _network(text)
+    return found if found is not None and found.is_private and 8 <= found.prefixlen <= 26 else None
+
+
+def _network(text: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(text)
+    except ValueError:
+        return None
+
+
+def _any_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _address(text: str) -> IPv4Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, IPv4Address) else None

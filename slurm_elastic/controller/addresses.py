@@ -1,0 +1,37 @@
+"""Under which addresses machines are Slurm's nodes: those in the tunnel, where they open one; and
+the word by which they enrol there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from slurm_elastic.config.joining import Enrol
+from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.enrolment import word_of
+from slurm_elastic.model import Instance
+
+
+def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
+    """The same machines with their addresses in the tunnel, where they have one: under these they
+    are Slurm's nodes. One whose key is not believed yet can be reached nowhere.
+    """
+    if cloud not in clouds_with_tunnel(site.config):
+        return tuple(machines)
+    known = {(t.generation, t.node): t.address for t in site.ledger.tunnels()}
+    return tuple(replace(i, address=known.get((i.generation, i.node))) for i in machines)
+
+
+def enrolment_word(site: Site, cloud: str, generation: str) -> str:
+    """The word that machines of a launch there are told to enrol by; "" where they print their
+    keys, or have no tunnel. OSError where the state directory cannot be used.
+    """
+    network = site.config.join.network
+    if network is None or cloud not in clouds_with_tunnel(site.config):
+        return ""
+    if enrols(network, site.config.cloud(cloud)) is not Enrol.ONCE:
+        return ""
+    return word_of(site.config.state, generation)

@@ -1,0 +1,143 @@
+"""Keys that are good for enrolling only, once: for clouds that do not show consoles.
+
+The machines of a launch are told a word; each makes a private key of it and its node's name
+(``programs/tunnel.py``), by which the hub lets it reach one port, for ten minutes after the launch
+at most. There it hands in its own public key, and the other one is dead. The words follow from one
+secret of the head, so that a launch that is repeated tells the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_elastic.hub.link import run
+from slurm_elastic.policies.peers import ENROL_PORT
+
+log = logging.getLogger(__name__)
+
+FILE = "enrolment.secret"
+LONGEST = 64
+"""Bytes of a line that a machine may send: its key has 44."""
+IDLE = 5.0
+CLIENTS = 16
+_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
+Take = Callable[[str, str], str]
+"""From an address, a key; "" or why it is not taken."""
+
+
+def word_of(state: Path, generation: str) -> str:
+    """The word that the machines of a launch are told; the secret behind it is made at the first
+    call. OSError where it cannot be kept.
+    """
+    return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
+
+
+def _secret(path: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileExistsError):  # another thread was first: its secret counts
+        os.link(draft, path)
+    draft.unlink()
+    return path.read_bytes()
+
+
+def private_key(word: str, node: str) -> str:
+    """The private key by which the machine of a node enrols; as ``programs/tunnel.py`` makes it,
+    clamped as RFC 7748 has it.
+    """
+    raw = bytearray(hmac.new(word.encode(), node.encode(), hashlib.sha256).digest())
+    raw[0] &= 248
+    raw[31] = raw[31] & 127 | 64
+    return base64.b64encode(bytes(raw)).decode()
+
+
+class Desk:
+    """Where machines hand in their keys: at the head's address in the tunnel. Who asks is known by
+    the address, as WireGuard lets nobody use another's.
+    """
+
+    def __init__(self, state: Path, address: str, take: Take, port: int = ENROL_PORT) -> None:
+        self._state, self._place, self._take = state, (address, port), take
+        self._server: _Server | None = None
+        self._public: dict[tuple[str, str], str] = {}
+        self._trouble = ""
+
+    def public_key(self, generation: str, node: str) -> str:
+        """The public part of the key by which that machine enrols. HubError without wg(8)."""
+        name = (generation, node)
+        if name not in self._public:
+            if len(self._public) > 100_000:
+                self._public.clear()
+            private = private_key(word_of(self._state, generation), node)
+            self._public[name] = run("wg", "pubkey", text=private).strip()
+        return self._public[name]
+
+    def open(self) -> None:
+        """Listen, unless it does; what is in the way is told, and tried again."""
+        if self._server is not None:
+            return
+        try:
+            self._server = _Server(self._place, self._take)
+        except OSError as error:
+            if str(error) != self._trouble:
+                log.warning("machines cannot enrol yet: %s: %s", self._place, error)
+            self._trouble = str(error)
+            return
+        threading.Thread(target=self._server.serve_forever, daemon=True, name="enrol").start()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = CLIENTS
+
+    def __init__(self, place: tuple[str, int], take: Take) -> None:
+        self.take = take
+        self._seats = threading.BoundedSemaphore(CLIENTS)
+        super().__init__(place, _Handing)
+
+    def server_bind(self) -> None:
+        """Also before the hub has made the address (ip(7), IP_FREEBIND)."""
+        self.socket.setsockopt(socket.IPPROTO_IP, 15, 1)
+        super().server_bind()
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        """In turn, where many come."""
+        with self._seats:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+
+
+class _Handing(socketserver.StreamRequestHandler):
+    server: _Server
+    timeout = IDLE
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            line = self.rfile.readline(LONGEST).decode("ascii", "replace").strip()
+            said = "no key"
+            if _KEY.fullmatch(line):
+                said = self.server.take(str(self.client_address[0]), line) or "ok"
+            self.wfile.write(f"{said}\n".encode())

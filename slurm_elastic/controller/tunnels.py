@@ -1,0 +1,275 @@
+"""Who may reach the head, as the ledger has it (``policies.peers``): the hub is told whenever that
+changes, and each round of repair anew. So a crash between any two steps, of ours or of the hub's,
+lasts until then.
+
+A machine's public key is believed where its cloud shows it on the machine's console, or
+(``enrolment``) where it came by the key that its launch alone was told.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from math import inf
+
+from slurm_elastic.config.joining import Enrol, Network
+from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.enrolment import Desk
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.hub.link import by_address
+from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Show, ask
+from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.model import Instance
+from slurm_elastic.model_ledger import Tunnel
+from slurm_elastic.policies.peers import (
+    Admission,
+    Enrolling,
+    Peer,
+    admission,
+    head_address,
+    may_enrol_once,
+)
+from slurm_elastic.protocols import Console
+
+log = logging.getLogger(__name__)
+
+PERIOD = 0.5
+"""Seconds between two looks at the ledger."""
+PAUSE = 2.0
+"""Seconds between two reads of a machine's console."""
+READERS = 10
+FRESH = 180.0
+"""Seconds after a handshake by which a peer that is there has made another."""
+CONSOLE_READ = 1 << 18
+"""Characters of a console, the last ones, that are looked at: clouds keep fewer."""
+CORRELATION = "tunnel"
+HEALTH = "the network"
+"""The name under which the hub's health is kept; no cloud's name, which has no space."""
+_PRINTED = re.compile(r"slurm-elastic-tunnel-key (\S{1,80}) (\S{1,80}) ([A-Za-z0-9+/]{43}=)")
+Ask = Callable[[Message], Answer]
+
+
+def printed_key(console: str, one: Instance) -> str:
+    """The public key that this machine has printed on its console; "" where it has not."""
+    found = _PRINTED.findall(console[-CONSOLE_READ:])
+    keys = [
+        key for generation, node, key in found if (generation, node) == (one.generation, one.node)
+    ]
+    return keys[-1] if keys else ""
+
+
+class Tunnels:
+    """``looks`` is the daemon's task; consoles are read in threads of their own."""
+
+    def __init__(
+        self,
+        site: Site,
+        network: Network,
+        worker: Executor,
+        *,
+        hub: Ask | None = None,
+        desk: Desk | None = None,
+        pause: float = PAUSE,
+    ) -> None:
+        self._site, self._network, self._pause = site, network, pause
+        self._hub: Ask = hub or (lambda message: ask(network.socket, message))
+        self._clouds = clouds_with_tunnel(site.config)
+        self._addresses = node_addresses(site.config)
+        once = [c for c in site.config.clouds if c.name in self._clouds]
+        self._once = {c.name for c in once if enrols(network, c) is Enrol.ONCE}
+        self._desk = desk
+        if self._once and desk is None:
+            self._desk = Desk(site.config.state, head_address(network.subnet), self._handed_in)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="console")
+        self._reading: dict[str, Future[None]] = {}
+        self._again: dict[str, float] = {}
+        self._applying = threading.Lock()
+        self._applied: frozenset[Peer] | None = None
+        self._due = -inf
+        self._recovered = False
+        self._trouble = ""
+        self._told: set[tuple[str, str]] = set()
+        self.looks = PeriodicTask(site, worker, self.look, "the network", period=PERIOD)
+
+    def close(self) -> None:
+        """Wait for the consoles that are being read."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        if self._desk is not None:
+            self._desk.close()
+
+    def look(self) -> None:
+        """Have the hub let in who may come; then look for the keys of the others."""
+        if not self._recovered and self._clouds <= self._site.ledger.state().read_whole:
+            self._recovered = self._guarded(self._recover)
+        if self._desk is not None:
+            self._desk.open()
+        self.apply()
+        machines = {(m.instance.generation, m.instance.node): m for m in self._live()}
+        for one in self._seen().enrolling:
+            machine = machines.get((one.generation, one.node))
+            if machine is not None and machine.instance.cloud not in self._once:
+                self._read(machine.instance)
+
+    def apply(self) -> bool:
+        """Whether the hub lets in exactly those that may come."""
+        return self._guarded(self._apply)
+
+    def _apply(self) -> None:
+        with self._applying:
+            seen, clock = self._seen(), self._site.monotonic()
+            peers = (*seen.peers, *self._enrolling(seen.enrolling), *self._unlearnt(seen.peers))
+            if frozenset(peers) == self._applied and clock < self._due:
+                return
+            self._applied = None
+            self._hub(Apply(peers=peers))
+            self._applied = frozenset(peers)
+            self._due = clock + self._site.config.timings.reconcile
+            # Not before the hub has let go of them: a row that is gone is a machine shut out.
+            if seen.over:
+                self._site.ledger.end_tunnels(seen.over)
+
+    def _seen(self) -> Admission:
+        state = self._site.ledger.state()
+        tunnels = self._site.ledger.tunnels()
+        return admission(state.machines, state.launches, tunnels, self._addresses, self._clouds)
+
+    def _live(self) -> list[Machine]:
+        return self._site.serving()
+
+    def _enrolling(self, some: Sequence[Enrolling]) -> list[Peer]:
+        """Those that may hand in their keys, by the keys that are good for that."""
+        if self._desk is None:
+            return []
+        now, cloud_of = self._site.now(), self._cloud_of
+        once = [e for e in some if cloud_of(e.node) in self._once and may_enrol_once(e, now)]
+        keys = [self._desk.public_key(e.generation, e.node) for e in once]
+        return [
+            Peer(address=e.address, key=key, live=False) for e, key in zip(once, keys, strict=True)
+        ]
+
+    def _cloud_of(self, node: str) -> str:
+        pool = self._site.pool_of.get(node)
+        return pool.cloud if pool is not None else ""
+
+    def _unlearnt(self, wanted: Sequence[Peer]) -> list[Peer]:
+        """While a new ledger has yet to learn of a cloud's machines, who is in stays in."""
+        learnt = self._site.ledger.state().read_whole
+        if self._clouds <= learnt:
+            return []
+        taken = {p.address for p in wanted} | {p.key for p in wanted}
+        return [
+            Peer(address=address, key=one.key)
+            for address, one in by_address(self._hub(Show()).peers).items()
+            if address not in taken and one.key not in taken
+        ]
+
+    def _recover(self) -> None:
+        """Machines that a lost ledger knew the keys of: the hub knows them still. A key that is in
+        any row is another machine's.
+        """
+        ledger, now = self._site.ledger, self._site.now()
+        known = {t.key for t in ledger.tunnels()}
+        lost = {(e.generation, e.node): e for e in self._seen().enrolling}
+        lost = {k: e for k, e in lost.items() if k in {_name(m.instance) for m in self._live()}}
+        if not lost:
+            return
+        there = by_address(self._hub(Show()).peers)
+        for one in lost.values():
+            peer = there.get(one.address)
+            if peer is None or peer.key in known or peer.handshake < now - FRESH:
+                continue
+            self._believe(one, peer.key, "the hub has it in still, and the ledger was lost")
+
+    # keys
+
+    def _read(self, one: Instance) -> None:
+        clock, running = self._site.monotonic(), self._reading.get(one.id)
+        if running is not None and not running.done():
+            return
+        if clock < self._again.get(one.id, -inf):
+            return
+        self._again[one.id] = clock + self._pause
+        self._reading[one.id] = self._readers.submit(self._read_console, one)
+
+    def _read_console(self, one: Instance) -> None:
+        provider = self._site.providers[one.cloud]
+        if not isinstance(provider, Console):
+            self._tell(one.node, f"cloud {one.cloud} does not show what its machines print")
+            return
+        try:
+            key = printed_key(provider.console(one.id), one)
+        except ProviderError as error:
+            self._tell(one.node, f"{one.id}: {error}")
+            return
+        except Exception:
+            log.exception("console not read id=%s", one.id)
+            return
+        address = self._addresses.get(one.node)
+        if key and address is not None:
+            enrolling = Enrolling(generation=one.generation, node=one.node, address=address)
+            if self._believe(enrolling, key, f"{one.id} has printed it on its console"):
+                self.apply()
+
+    def _handed_in(self, address: str, key: str) -> str:
+        """A machine's own key came from that address in the tunnel; "" or why it is not taken."""
+        now = self._site.now()
+        for one in self._seen().enrolling:
+            if one.address == address and may_enrol_once(one, now):
+                if not self._believe(one, key, "it came by its launch's own key"):
+                    return "refused"
+                return "" if self.apply() else "not now"
+        log.warning("a key came from who is not to enrol address=%s", address)
+        return "refused"
+
+    def _believe(self, one: Enrolling, key: str, why: str) -> bool:
+        tunnel = Tunnel(
+            generation=one.generation, node=one.node, address=one.address, key=key,
+            since=self._site.now(),
+        )  # fmt: skip
+        wrong = self._site.ledger.enrol(tunnel)
+        if wrong:
+            self._tell(one.node, f"its key is not believed: {wrong}", loud=True)
+            return False
+        log.info("enrolled node=%s address=%s key=%s", one.node, one.address, key)
+        self._site.record(CORRELATION, "enrolled", (one.node,), f"{one.address}: {why}")
+        return True
+
+    def _tell(self, node: str, why: str, *, loud: bool = False) -> None:
+        """Each once; most only mean that a machine boots."""
+        if (node, why) in self._told:
+            return
+        self._told.add((node, why))
+        log.log(
+            logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, why
+        )
+        if loud:
+            self._site.record(CORRELATION, "not-enrolled", (node,), why)
+
+    def _guarded(self, step: Callable[[], None]) -> bool:
+        """Whether it went well; what does not is told in the log and in ``status``."""
+        try:
+            step()
+        except HubError as error:
+            trouble = str(error)
+            if trouble != self._trouble:
+                log.error("%s", trouble)  # noqa: TRY400 - it says what is wrong
+        else:
+            trouble = ""
+        if trouble != self._trouble:
+            self._report(trouble)
+        self._trouble = trouble
+        return not trouble
+
+    def _report(self, trouble: str) -> None:
+        code = "network" if trouble else None
+        health = Health(name=HEALTH, checked=self._site.now(), error=trouble or None, code=code)
+        self._site.ledger.report_health(health)
+
+
+def _name(one: Instance) -> tuple[str, str]:
+    return one.generation, one.node

@@ -1,0 +1,95 @@
+"""Where Debian's packages come from: this host's own apt sources, also for another release."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.image.commands import run
+
+_FORM = "$(LABEL)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
+_TAKEN = (
+    "Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::Retries",
+    "Acquire::http::Proxy", "Acquire::https::Proxy",
+)  # fmt: skip
+"""This host's options of apt that say how packages are reached; they do not stay in an image."""
+
+
+def host_release() -> str:
+    """The codename of this host's Debian; SlurmElasticError on anything else."""
+    text = Path("/etc/os-release").read_text(encoding="utf-8")
+    told = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    codename = told.get("VERSION_CODENAME", "").strip('"')
+    if not codename:
+        raise SlurmElasticError("/etc/os-release names no release: say debian: in the recipe")
+    return codename
+
+
+def sources(debian: str, host: str) -> tuple[str, ...]:
+    """Lines of sources.list for a release of Debian, from where this host takes its own."""
+    told = run(["apt-get", "indextargets", "--format", _FORM, "Created-By: Packages"])
+    found = sources_in(told, debian, host)
+    if not found:
+        raise SlurmElasticError(
+            "this host's apt sources tell of no Debian mirror; 'apt-get update' may be missing"
+        )
+    return found
+
+
+def sources_in(told: str, debian: str, host: str) -> tuple[str, ...]:
+    """The meaning of apt's index targets. Pure; only Debian's own archives count."""
+    components: dict[tuple[str, str], list[str]] = {}
+    for line in told.splitlines():
+        label, uri, suite, component = (*line.split("|"), "", "", "", "")[:4]
+        if label in ("Debian", "Debian-Security") and suite.startswith(host):
+            components.setdefault((uri, suite), []).append(component)
+    return tuple(
+        f"deb {uri} {debian}{suite.removeprefix(host)} {' '.join(dict.fromkeys(names))}"
+        for (uri, suite), names in components.items()
+    )
+
+
+def options() -> tuple[str, ...]:
+    """The host's own ``_TAKEN``, as lines of apt.conf."""
+    told = run(["apt-config", "dump", "--format", "%f %v%n", *_TAKEN])
+    pairs = (line.split(" ", 1) for line in told.splitlines() if " " in line)
+    return tuple(f'{key} "{value}";' for key, value in pairs if value)
+
+
+def bootstrap(debian: str, tree: Path, wanted: Sequence[str], further: Sequence[str] = ()) -> None:
+    """A new Debian with these packages in the directory ``tree``; as root. It starts no service."""
+    settings = [f"--aptopt={option}" for option in (*options(), 'Acquire::Languages "none";')]
+    lines = [*sources(debian, host_release()), *further]
+    run(
+        ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
+         f"--include={','.join(wanted)}", *settings, debian, tree, "-"],
+        text="".join(f"{line}\n" for line in lines),
+    )  # fmt: skip
+    for left in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/hostname", "etc/resolv.conf"):
+        (tree / left).unlink(missing_ok=True)
+
+
+def in_tree(tree: Path, command: str) -> str:
+    """What a shell command prints that runs in the tree as its /, with processes of its own."""
+    inner = f"mount -t proc proc {shlex.quote(f'{tree}/proc')} && exec chroot " + shlex.quote(
+        str(tree)
+    )
+    return run(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
+         f"{inner} /bin/sh -c {shlex.quote(command)}"]
+    )  # fmt: skip
+
+
+def version_in(tree: Path, package: str) -> str:
+    """The upstream version of a package in the tree: ``24.11.5``; empty where it lacks it."""
+    told = run(
+        ["dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\\n"]
+    )
+    for line in told.splitlines():
+        name, _, version = line.partition(" ")
+        if name == package:
+            return re.split(r"[-+~]", version.partition(":")[2] or version)[0]
+    return ""

@@ -1,0 +1,121 @@
+"""``image build``: from a recipe to a file beside which its label says what is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.image import apt, disk, tree
+from slurm_elastic.image.commands import ENVIRONMENT, require, run
+from slurm_elastic.image.label import Label, label_file, write
+from slurm_elastic.image.recipe import Recipe, packages
+
+KINDS = {".qcow2": "qcow2", ".raw": "raw", ".img": "raw", ".tar": "tar"}
+"""What a file's name says of its form; ``tar`` is for ``docker import``."""
+_PROGRAMS = {"mmdebstrap": "mmdebstrap", "apt-get": "apt", "unshare": "util-linux"}
+
+
+def kind_of(file: Path) -> str:
+    """The form of an image file; ConfigError for a name that tells none."""
+    kind = KINDS.get(file.suffix)
+    if kind is None:
+        raise ConfigError(f"{file}: found {file.suffix or 'no ending'}, expected one of "
+                          f"{', '.join(KINDS)}")  # fmt: skip
+    return kind
+
+
+def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
+    """The image, whole or not at all; ``say`` is told each step. As root.
+
+    A name in ``file`` that is a directory's means a file in it, named by what is in the image.
+    """
+    named = not file.is_dir()
+    kind = kind_of(file) if named else "qcow2"
+    _require(kind)
+    tree.check_files(recipe)
+    debian = recipe.debian or apt.host_release()
+    wanted = recipe.slurm or head_release()
+    place = file.parent if named else file
+    work = Path(tempfile.mkdtemp(prefix=".slurm-elastic-image-", dir=place))
+    try:
+        label = _made(recipe, work, debian, wanted, kind, say)
+        label = replace(label, file=file.name if named else f"{label.name}.{kind}")
+        target = place / label.file
+        os.replace(work / "image", target)
+        write(label_file(target), label)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    say(f"{target}: {disk.filled(target) >> 20} MiB, Debian {label.version} with {label.software}")
+    return label
+
+
+def _made(
+    recipe: Recipe, work: Path, debian: str, slurm: str | None, kind: str,
+    say: Callable[[str], None],
+) -> Label:  # fmt: skip
+    root = work / "root"
+    number = len(packages(recipe, debian, booted=kind != "tar"))
+    say(f"Debian {debian} with {number} packages and what they need"
+        + (f", Slurm {slurm}" if slurm else ""))  # fmt: skip
+    found = tree.make(recipe, root, debian, slurm, booted=kind != "tar")
+    label = _label(recipe, root, found, kind, debian)
+    draft = work / "image"
+    if kind == "tar":
+        say("tar file")
+        run(["tar", "--numeric-owner", "-C", root, "-cf", draft, "."])
+        return label
+    say(f"disk of {recipe.size} MiB that boots")
+    raw = draft if kind == "raw" else work / "raw"
+    disk.write_raw(root, raw, recipe.size)
+    if kind == "qcow2":
+        say("qcow2")
+        disk.to_qcow2(raw, draft)
+    return label
+
+
+def _label(recipe: Recipe, root: Path, slurm: str, kind: str, debian: str) -> Label:
+    text = (root / "etc" / "debian_version").read_text(encoding="utf-8").strip()
+    version = text.partition("/")[0]
+    software = [f"slurm-{slurm}"]
+    if recipe.criu:
+        software.append(f"criu-{apt.version_in(root, 'criu')}")
+    day = time.strftime("%Y%m%d", time.gmtime())
+    return Label(
+        name=f"slurm-{slurm}-debian-{version}-{day}",
+        file="",
+        kind=kind,
+        os="debian",
+        version=version,
+        codename=debian,
+        software=" ".join(software),
+        built=time.time(),
+        secret=recipe.munge_key is not None,
+    )
+
+
+def head_release() -> str | None:
+    """The release of Slurm (24.11) on this host; None where it has none."""
+    for program in ("slurmctld", "slurmd"):
+        found = shutil.which(program, path=ENVIRONMENT["PATH"])
+        if found:
+            done = subprocess.run([found, "-V"], capture_output=True, text=True, check=False)
+            if match := re.search(r"(\d+\.\d+)", done.stdout):
+                return match[1]
+    return None
+
+
+def _require(kind: str) -> None:
+    if os.geteuid() != 0:
+        raise SlurmElasticError("an image's files belong to its own users, which needs root")
+    require(_PROGRAMS | ({} if kind == "tar" else disk.PROGRAMS))
+    if kind != "tar" and not (disk.GRUB / "boot.img").exists():
+        raise SlurmElasticError("not installed: grub-pc-bin (Debian's package)")

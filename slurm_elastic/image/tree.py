@@ -1,0 +1,194 @@
+"""The tree of an image: Debian with Slurm's part for nodes, the site's additions, and no secret.
+
+Nothing in it is of one machine: host keys, machine id and host name are made at the first boot.
+slurmd and munged are not enabled: they would start without a configuration and without a key, and
+the boot would wait for them. Joining (programs/join.sh) starts both.
+"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import shutil
+from pathlib import Path
+
+from slurm_elastic.ckptroot.bundle import build as build_root_part
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.image import apt
+from slurm_elastic.image.commands import require, run
+from slurm_elastic.image.recipe import Recipe, packages
+from slurm_elastic.slurm.launcher import PROGRAM as ROOT_PART
+
+_WANTS = "etc/systemd/system/multi-user.target.wants"
+_OF_ONE_MACHINE = (
+    "etc/ssh/ssh_host_*", "etc/munge/munge.key", "var/lib/dbus/machine-id",
+    "var/lib/systemd/random-seed", "var/lib/cloud/*", "var/cache/apt/*.bin",
+    "var/log/*.log", "var/log/apt/*", "var/lib/apt/lists/*_*", "root/.ansible",
+)  # fmt: skip
+# Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
+_SUDOERS = f"""\
+Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
+Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
+ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT
+"""
+
+
+# A machine generates no locale and no RSA key, which takes its processor long, and keeps the apt
+# sources that it has.
+_CLOUD_INIT = """\
+locale: false
+ssh_genkeytypes: [ed25519, ecdsa]
+apt: {preserve_sources_list: true}
+"""
+
+
+def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: bool) -> str:
+    """The whole tree in the new directory ``tree``; the release of Slurm that it has (24.11.5).
+
+    SlurmElasticError where that is not a ``slurm`` (24.11).
+    """
+    wanted = packages(recipe, debian, booted=booted)
+    apt.bootstrap(debian, tree, wanted, recipe.sources)
+    found = slurm_in(tree)
+    if slurm is not None and not found.startswith(f"{slurm}."):
+        raise SlurmElasticError(
+            f"Debian {debian} has Slurm {found or 'none'}, the head {slurm}: name another release "
+            "of Debian in the recipe (debian:), or a source of packages of that release (sources:)"
+        )
+    _lay_over(recipe, tree)
+    _copy_users(recipe.users, tree)
+    if recipe.criu:
+        _add_root_part(tree)
+    _run_additions(recipe, tree)
+    _clean(recipe, tree)
+    return found
+
+
+def slurm_in(tree: Path) -> str:
+    """The release of the tree's slurmd: Debian's package, or SchedMD's."""
+    return apt.version_in(tree, "slurmd") or apt.version_in(tree, "slurm-smd-slurmd")
+
+
+def check_files(recipe: Recipe) -> None:
+    """ConfigError for a file, directory or user of the recipe that this host lacks."""
+    problems = []
+    for key in ("files", "ansible", "cloud_init", "munge_key"):
+        path = getattr(recipe, key)
+        if path is None:
+            continue
+        there = Path(path).is_dir() if key == "files" else Path(path).is_file()
+        if not there:
+            kind = "directory" if key == "files" else "file"
+            problems.append(f"{key}: found {path!r}, expected a {kind} of this host")
+    for at, name in enumerate(recipe.users):
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            problems.append(f"users[{at}]: found {name!r}, expected a user of this host")
+    if problems:
+        raise ConfigError(*problems)
+    if recipe.ansible:
+        require({"ansible-playbook": "ansible"})
+
+
+def _lay_over(recipe: Recipe, tree: Path) -> None:
+    if recipe.files:
+        run(["cp", "-a", "--no-preserve=ownership", f"{recipe.files}/.", tree])
+    settings = tree / "etc" / "cloud" / "cloud.cfg.d"
+    settings.mkdir(parents=True, exist_ok=True)
+    (settings / "80_slurm-elastic.cfg").write_text(_CLOUD_INIT, encoding="utf-8")
+    if recipe.cloud_init:
+        shutil.copyfile(recipe.cloud_init, settings / "95_site.cfg")
+    if recipe.mounts:
+        (tree / "etc" / "fstab").write_text("".join(f"{line}\n" for line in recipe.mounts))
+        for line in recipe.mounts:
+            (tree / line.split()[1].lstrip("/")).mkdir(parents=True, exist_ok=True)
+
+
+def _copy_users(names: tuple[str, ...], tree: Path) -> None:
+    """Their lines of passwd, and their groups with them as members; nobody gets a password."""
+    for name in names:
+        one = pwd.getpwnam(name)
+        own = grp.getgrgid(one.pw_gid)
+        groups = [own, *(g for g in grp.getgrall() if name in g.gr_mem)]
+        for group in groups:
+            _merge_group(tree, group.gr_name, group.gr_gid, name if group is not own else "")
+        words = (name, "x", one.pw_uid, one.pw_gid, one.pw_gecos, one.pw_dir, one.pw_shell)
+        if _add_line(tree / "etc" / "passwd", ":".join(map(str, words)), str(one.pw_uid)):
+            _add_line(tree / "etc" / "shadow", f"{name}:!*:19000:0:99999:7:::", "")
+
+
+def _merge_group(tree: Path, name: str, number: int, member: str) -> None:
+    path = tree / "etc" / "group"
+    _add_line(path, f"{name}:x:{number}:", str(number))
+    if not member:
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for at, line in enumerate(lines):
+        words = line.split(":")
+        if words[0] == name:
+            words[3] = ",".join(dict.fromkeys([*filter(None, words[3].split(",")), member]))
+            lines[at] = ":".join(words)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _add_line(path: Path, line: str, number: str) -> bool:
+    """Whether it was added; it is there already where the name has that number."""
+    name = line.split(":")[0]
+    for known in path.read_text(encoding="utf-8").splitlines():
+        words = known.split(":")
+        if words[0] == name:
+            if number and words[2] != number:
+                raise SlurmElasticError(
+                    f"{name} has the number {number} on this host and {words[2]} in the image"
+                )
+            return False
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    return True
+
+
+def _add_root_part(tree: Path) -> None:
+    for place, text, mode in (
+        (ROOT_PART, build_root_part(), 0o755),
+        ("/etc/sudoers.d/slurm-elastic", _SUDOERS.encode(), 0o440),
+        ("/etc/sysctl.d/60-slurm-elastic.conf", b"kernel.yama.ptrace_scope = 0\n", 0o644),
+    ):
+        path = tree / place.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+        path.chmod(mode)
+
+
+def _run_additions(recipe: Recipe, tree: Path) -> None:
+    for command in recipe.run:
+        apt.in_tree(tree, command)
+    if recipe.ansible:
+        words = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
+        run([*words, recipe.ansible], HOME="/root")
+
+
+def _clean(recipe: Recipe, tree: Path) -> None:
+    for unit in ("slurmd.service", "munge.service"):
+        (tree / _WANTS / unit).unlink(missing_ok=True)
+    for pattern in _OF_ONE_MACHINE:
+        for path in tree.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    (tree / "etc" / "machine-id").write_text("")
+    for name in ("vmlinuz.old", "initrd.img.old"):
+        (tree / name).unlink(missing_ok=True)
+    if (tree / "usr/lib/systemd/systemd-resolved").exists() or (
+        tree / "lib/systemd/systemd-resolved"
+    ).exists():
+        link = tree / "etc" / "resolv.conf"
+        link.unlink(missing_ok=True)
+        link.symlink_to("../run/systemd/resolve/stub-resolv.conf")
+    if recipe.munge_key:
+        _add_key(tree, Path(recipe.munge_key))
+
+
+def _add_key(tree: Path, key: Path) -> None:
+    place = tree / "etc" / "munge" / "munge.key"
+    place.touch(mode=0o400)
+    place.write_bytes(key.read_bytes())
+    apt.in_tree(tree, "chown munge:munge /etc/munge/munge.key && systemctl enable munge.service")

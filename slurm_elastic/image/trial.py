@@ -1,0 +1,273 @@
+"""The inside of ``image check``: one machine of an image, from power-on until it powers itself off.
+
+``python -m slurm_elastic.image.trial DIR`` is the first process of namespaces of its own (network,
+mounts, processes, host name), so that all it starts ends with it. DIR/order.json says what is
+wanted; steps are printed as they are made. Exit 0: all were made; 1: the last line says why not.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.controller.munge_keys import (
+    HostKey,
+    PushError,
+    Target,
+    WrongHostKeyError,
+    ordered,
+    printed_keys,
+    push,
+    read_private_key,
+)
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.image import machine, network
+from slurm_elastic.image.commands import run
+from slurm_elastic.image.head import Head
+from slurm_elastic.image.identity import KINDS, NODE, Card, Identity, configuration
+from slurm_elastic.image.imds import ADDRESS as METADATA
+from slurm_elastic.providers.base.joining import KEY_MARK
+
+T = TypeVar("T")
+
+LOGIN = "debian"
+_PERIOD = 1.0
+_ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
+_TRY = 60.0
+"""Seconds for one SSH connection; a machine without KVM takes long for its part."""
+# The job fails where it runs elsewhere, or where a user reaches the metadata service.
+_JOB = f"""#!/bin/sh
+test "$(hostname)" = {NODE} || exit 2
+setpriv --reuid=65534 --clear-groups timeout 60 python3 -c 'import urllib.request as u
+u.urlopen("http://{METADATA}/latest/meta-data/", timeout=9)' 2>/dev/null && exit 3
+exit 0
+"""
+_LATER = """set -e
+test "$(systemctl is-enabled slurmd.service || true)" = disabled
+test "$(systemctl show -p NRestarts --value slurmd.service)" = 0
+if journalctl -b -u slurmd.service | grep -q 'Failed to start'; then exit 1; fi
+"""
+_SAVES = "criu check >&2\n"
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """The image, by which accelerator it runs, and the tree of the head (empty: this host's own).
+
+    ``cloud`` is among identity's ``KINDS``; ``heartbeat`` and ``timeout`` are seconds; ``saves``:
+    the image has CRIU.
+    """
+
+    image: str
+    cloud: str
+    accel: str
+    tree: str
+    heartbeat: float
+    timeout: float
+    saves: bool
+
+
+class Trial:
+    """One machine and its head; ``work`` has their files."""
+
+    def __init__(self, work: Path, order: Order) -> None:
+        self._work, self._order = work, order
+        self._began = time.monotonic()
+        self._console = work / "console"
+        tree = Path(order.tree) if order.tree else None
+        self._head = Head(work, tree, NODE, network.address(0))
+        self._machine: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Every step; SlurmElasticError at the first that fails."""
+        identity = self._start()
+        self._say(f"started by {self._order.accel}, told who it is as by {self._order.cloud}")
+        keys = self._until(lambda: printed_keys(machine.printed(self._console)),
+                           "its host keys on the console")  # fmt: skip
+        self._say(f"host keys read from its console: {len(keys)}")
+        self._bring_key(keys)
+        self._say("munge key brought by SSH to the machine that shows such a key")
+        self._until(lambda: self._head.node_state() == "idle", "its node idle in Slurm")
+        self._say("slurmd registered with slurmctld")
+        self._say(f"a job ran on it: {self._job()}")
+        self._look_inside(keys)
+        self._say("slurmd is not enabled, started once"
+                  + (", criu check passes" if self._order.saves else ""))  # fmt: skip
+        self._head.stop()
+        self._until_off()
+        self._say("without a head it powered itself off")
+        self._find_secrets(identity)
+        self._say("no secret in user data, metadata and console")
+
+    def _start(self) -> Identity:
+        work, order = self._work, self._order
+        key = work / "login"
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "check", "-f", key])
+        head = f"{network.HEAD}:6817"
+        config = configuration(order.cloud, head, order.heartbeat, key, self._head.key)
+        public = key.with_suffix(".pub").read_text(encoding="utf-8").strip()
+        card = Card(
+            address=network.address(0), gateway=network.HEAD, bits=network.BITS, mac=network.mac(0)
+        )
+        identity = KINDS[order.cloud](config, card, public)
+        network.up(1)
+        network.serve(network.dhcp(1, {"head": network.HEAD}, work), work / "dnsmasq.out")
+        self._head.start()
+        answers = work / "answers.json"
+        answers.write_bytes(msgspec.json.encode(identity.answers))
+        imds = Path(__file__).with_name("imds.py")
+        network.serve([sys.executable, "-I", str(imds), str(answers)], work / "imds.out")
+        self._until(self._head.node_state, "slurmctld")
+        disk = work / "disk.qcow2"
+        machine.overlay(Path(order.image), disk)
+        spec = machine.Spec(
+            disk=str(disk), console=str(self._console), tap=network.tap(0), mac=network.mac(0),
+            smbios=identity.smbios, accel=order.accel, drives=self._drives(identity),
+        )  # fmt: skip
+        self._machine = machine.start(spec, work / "qemu.out")
+        return identity
+
+    def _drives(self, identity: Identity) -> tuple[str, ...]:
+        """The drive by which some clouds tell a machine who it is."""
+        if not identity.files:
+            return ()
+        place, drive = self._work / "drive", self._work / "drive.iso"
+        for name, text in identity.files.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(text)
+        volume = ["-volid", identity.volume, "-joliet", "-rock", "-output", str(drive)]
+        run(["xorriso", "-as", "mkisofs", "-quiet", *volume, place])
+        return (str(drive),)
+
+    def _target(self) -> Target:
+        return Target(
+            address=network.address(0), port=22, user=LOGIN, path="/etc/munge/munge.key",
+            owner="munge:munge", mark=KEY_MARK, timeout=_TRY,
+        )  # fmt: skip
+
+    def _bring_key(self, keys: tuple[HostKey, ...]) -> None:
+        ours = read_private_key(str(self._work / "login"))
+
+        def tried() -> bool:
+            try:
+                push(self._target(), ours, keys, self._head.key.read_bytes())
+            except WrongHostKeyError:
+                raise
+            except PushError as error:
+                self._last = str(error)
+                return False
+            return True
+
+        self._until(tried, "SSH")
+
+    def _job(self) -> str:
+        """Runs a batch job; the node's words about itself."""
+        number = self._head.submit(_JOB)
+        ended: dict[str, str] = self._until(lambda: self._ended(number), f"the end of job {number}")
+        if ended["JobState"] != "COMPLETED":
+            raise SlurmElasticError(
+                f"job {number} is {ended['JobState']}, exit {ended['ExitCode']}: 2 is another "
+                "host's name, 3 a metadata service that is open to users"
+            )
+        node = self._head.shown("node", NODE)
+        return f"{NODE}, Slurm {node.get('Version')}, {node.get('OS')}"
+
+    def _ended(self, number: str) -> dict[str, str]:
+        """The job's fields once it has ended; nothing before."""
+        job = self._head.shown("job", number)
+        return {} if job.get("JobState") in _ALIVE else job
+
+    def _look_inside(self, keys: tuple[HostKey, ...]) -> None:
+        script = _LATER + (_SAVES if self._order.saves else "")
+        ours = read_private_key(str(self._work / "login"))
+        ordered(self._target(), ours, keys, script, b"")
+
+    def _is_off(self) -> bool:
+        return self._machine is not None and self._machine.poll() is not None
+
+    def _find_secrets(self, identity: Identity) -> None:
+        key = self._head.key.read_bytes()
+        login = (self._work / "login").read_bytes()
+        for name, text in (
+            ("user data", unpacked(identity.user_data)),
+            ("metadata", msgspec.json.encode(identity.answers) + b"".join(identity.files.values())),
+            ("console", self._console.read_bytes()),
+        ):
+            if found := secrets_in(text, key, login):
+                raise SlurmElasticError(f"the machine's {name} has {found}")
+
+    def _until_off(self) -> None:
+        assert self._machine is not None  # noqa: S101 - it was started
+        try:
+            self._machine.wait(self._order.heartbeat + self._order.timeout)
+        except subprocess.TimeoutExpired:
+            raise SlurmElasticError(
+                f"it did not power itself off, {self._order.heartbeat:.0f} s after the head's end"
+            ) from None
+
+    def _until(self, look: Callable[[], T], what: str) -> T:
+        """The first answer that is true; SlurmElasticError after the order's time-out."""
+        self._last = ""
+        until = time.monotonic() + self._order.timeout
+        while not (found := look()):
+            if self._is_off():
+                raise SlurmElasticError(f"it went off before this was seen: {what}")
+            if time.monotonic() > until:
+                shown = [x.strip() for x in machine.printed(self._console).splitlines()[-5:]]
+                raise SlurmElasticError(
+                    f"not seen in {self._order.timeout:.0f} s: {what}; {self._last or 'no error'}; "
+                    f"the console ends with: {' / '.join(shown)}"
+                )
+            time.sleep(_PERIOD)
+        return found
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self._began:7.1f}s  {text}\n")
+        sys.stdout.flush()
+
+
+PRIVATE_KEY = re.compile(
+    rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s+(?:[A-Za-z-]+: .*\s+)*"
+    rb"(?:[A-Za-z0-9+/=]+\s+)+-----END"
+)
+
+
+def secrets_in(text: bytes, *known: bytes) -> str:
+    """The kind of secret in a text: a private key, one of the ``known``; empty for none. Pure."""
+    if PRIVATE_KEY.search(text):
+        return "a private key"
+    for secret in known:
+        forms = (secret, secret.hex().encode(), base64.b64encode(secret)[:40])
+        if any(form in text for form in forms):
+            return "the munge key or the login's key"
+    return ""
+
+
+def unpacked(data: bytes) -> bytes:
+    """User data as cloud-init takes it."""
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+
+
+def main() -> int:
+    """Run one trial."""
+    work = Path(sys.argv[1])
+    order = msgspec.json.decode((work / "order.json").read_bytes(), type=Order)
+    try:
+        Trial(work, order).run()
+    except SlurmElasticError as error:
+        sys.stdout.write(f"FAILED: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Histograms as counters by bucket, for both services: they outlive a restart like any counter."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from slurm_elastic.ledger.marks import series
+
+BUCKETS: Mapping[str, tuple[float, ...]] = {
+    "boot_seconds": (15, 30, 45, 60, 90, 120, 180, 300, 600),
+    "start_delay_seconds": (1, 2, 5, 10, 30, 60, 120),
+    "resume_to_running_seconds": (30, 60, 90, 120, 180, 300, 600, 1200),
+    "api_seconds": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    "checkpoint_seconds": (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
+    "rescue_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
+}
+Counts = defaultdict[str, float]
+
+
+def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
+    """One value more of a histogram."""
+    for bound in BUCKETS[name]:
+        if value <= bound:
+            counts[series(f"{name}_bucket", le=f"{bound:g}", **labels)] += 1
+    counts[series(f"{name}_bucket", le="+Inf", **labels)] += 1
+    counts[series(f"{name}_sum", **labels)] += value

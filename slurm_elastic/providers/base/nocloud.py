@@ -1,0 +1,33 @@
+"""The disk that tells a machine of its launch where no metadata service does (cloud-init's
+documentation, datasource "NoCloud", a labelled file system).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pycdlib
+
+from slurm_elastic.providers.base.user_data import multipart
+
+
+def seed(instance: str, node: str, parts: Sequence[str]) -> bytes:
+    """An ISO 9660 image with the label ``cidata``: who the machine is, and user data of ``parts``.
+
+    Of the same parts it has the same size, but not the same bytes, as dates are in it.
+    """
+    files = {
+        "meta-data": f"instance-id: {instance}\nlocal-hostname: {node}\n",
+        "user-data": multipart(parts),
+    }
+    image, out = pycdlib.PyCdlib(), io.BytesIO()
+    image.new(joliet=3, rock_ridge="1.09", vol_ident="cidata")
+    for place, (name, text) in enumerate(files.items()):
+        data = text.encode()
+        image.add_fp(
+            io.BytesIO(data), len(data), f"/F{place}.;1", rr_name=name, joliet_path=f"/{name}"
+        )
+    image.write_fp(out)
+    image.close()
+    return out.getvalue()

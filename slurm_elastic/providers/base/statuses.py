@@ -1,0 +1,36 @@
+"""An HTTP status as one of our errors, for APIs that say no more than that and some words. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+
+_PASSES = (408, 425, 429)
+_BY_STATUS: dict[int, type[ProviderError]] = {
+    401: AuthError, 403: AuthError, 404: InstanceNotFound, 407: AuthError, 410: InstanceNotFound,
+}  # fmt: skip
+_BY_WORDS: dict[str, type[ProviderError]] = {
+    r"\bquota|\blimit\b.*\bexceed|\bexceed\w*\b.*\blimit": QuotaError,
+    r"\bcapacity\b|no valid host|out of stock|sold out": CapacityError,
+}
+THROTTLED = "HTTP429"
+"""The code of a refusal that was given before anything was done (RFC 6585, 4)."""
+
+
+def of_status(cloud: str, status: int, message: str) -> ProviderError:
+    """5xx and what passes may have taken effect; any other 4xx is a refusal (RFC 9110, 15)."""
+    kind = _BY_STATUS.get(status, ProviderError)
+    if status >= 500 or status in _PASSES:
+        kind = TransientError
+    else:
+        by_words = (k for words, k in _BY_WORDS.items() if re.search(words, message.lower()))
+        kind = next(by_words, kind)
+    return kind(cloud, f"HTTP{status}", message)

@@ -1,0 +1,65 @@
+"""Doctor's findings about a cloud's hosts: libvirt, virtualization, storage, image, network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import Finding, Level
+from slurm_elastic.providers.base.preflight import looked
+from slurm_elastic.providers.libvirt import domains
+from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud
+
+
+def examine(settings: LibvirtCloud, hosts: LibvirtHosts) -> Sequence[Finding]:
+    """All findings; one host that does not answer leaves the others'."""
+    with hosts.limited():
+        return tuple(f for host in settings.hosts for f in _host(settings, hosts, host))
+
+
+def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:
+    def look(what: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
+        return looked(
+            f"{what} on {host}", partial(hosts.call, host, ask), expected,
+            rights=settings.reach_advice, otherwise=otherwise,
+        )  # fmt: skip
+
+    answers = "an answer: until then nothing of this cloud is repaired"
+    yield (first := look("libvirt", _version, answers, settings.reach_advice))
+    if first.level is not Level.OK:
+        return
+    kind, advice = settings.virtualization, "look at /dev/kvm there, and at the BIOS"
+    yield look("virtualization", partial(_kind, kind), f"domains of type {kind}", advice)
+    advice = "copy it into the storage pool's directory, then virsh pool-refresh"
+    image, storage = settings.image, settings.storage
+    yield look(f"image {image} of {storage}", partial(_image, storage, image), "there", advice)
+    if settings.domain is None:
+        advice = "virsh net-define, net-autostart, net-start, on that host"
+        network = settings.network
+        yield look(f"network {network}", partial(_network, network), "there, and active", advice)
+
+
+def _kind(kind: str, connection: Any) -> str:  # noqa: ANN401
+    if f"<domain type='{kind}'" not in connection.getCapabilities():
+        raise ProviderError("", "NoVirtualization", "its libvirt has others only")
+    return kind
+
+
+def _image(storage: str, name: str, connection: Any) -> str:  # noqa: ANN401
+    pool, _, form, size = domains.image(connection, storage, name)
+    return f"{form}, {size >> 30} GiB; {pool.info()[3] >> 30} GiB are free"
+
+
+def _network(name: str, connection: Any) -> str:  # noqa: ANN401
+    if not connection.networkLookupByName(name).isActive():
+        raise ProviderError("", "NotActive", "it is not active")
+    return "active"
+
+
+def _version(connection: Any) -> str:  # noqa: ANN401
+    number, (_, memory, cpus, *_) = connection.getLibVersion(), connection.getInfo()
+    release = f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+    return f"{release}, {cpus} cpus, {memory} MiB"

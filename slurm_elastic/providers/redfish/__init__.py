@@ -1,0 +1,52 @@
+"""The site's own hosts, switched on for jobs and off after, by Redfish or a command."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.document import shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.redfish.settings import RedfishCloud
+
+_URL = re.compile(r"https?://[^/\s]+/\S+")
+
+
+def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.base.claims import claims_of
+    from slurm_elastic.providers.base.switched import SwitchedHosts
+
+    claims = claims_of(settings, settings.claims, config)
+    if settings.command:
+        from slurm_elastic.providers.redfish.command import Command
+
+        return SwitchedHosts(settings, cluster, Command(settings), claims)
+    from slurm_elastic.providers.redfish.bmc import redfish_of
+
+    return SwitchedHosts(settings, cluster, redfish_of(settings), claims)
+
+
+def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
+    """URLs; nodes without a host; two nodes of one, which nothing else keeps from double use."""
+    at = ("clouds", i, "hosts")
+    for name, url in cloud.hosts.items():
+        if not cloud.command and not _URL.fullmatch(url):
+            expected = "a URL as https://bmc1/redfish/v1/Systems/1"
+            draft.problems.add((*at, name), shown(url), expected)
+    mates = [other for other in draft.clouds.values() if isinstance(other, RedfishCloud)]
+    every = [url for mate in mates for url in mate.hosts.values()]
+    if any(every.count(url) > 1 for url in cloud.hosts.values()):
+        draft.problems.add(at, "a host that another node has, too", "one for each node")
+    if not cloud.command and cloud.credentials is None:
+        expected = "a JSON file with username and password"
+        draft.problems.add(("clouds", i), "no 'credentials'", expected)
+    for n, pool in draft.pools.items():
+        missing = [name for name in draft.nodes.get(n, ()) if name not in cloud.hosts]
+        if pool.cloud == cloud.name and missing:
+            expected = f"nodes that clouds[{i}].hosts has"
+            draft.problems.add(("pools", n, "nodes"), shown(missing[0]), expected)
+
+
+CLOUD = CloudKind(settings=RedfishCloud, open=_open, check=_check)

@@ -1,0 +1,68 @@
+"""The power of hosts by sushy at their BMCs (DMTF DSP0266)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sushy import connector, exceptions
+from sushy.resources.system.system import System
+
+from slurm_elastic.errors import ConfigError, TransientError
+from slurm_elastic.providers.base.statuses import of_status
+from slurm_elastic.providers.redfish.settings import RedfishCloud
+
+RESETS = {"on": "On", "shutdown": "GracefulShutdown", "off": "ForceOff"}
+
+
+def redfish_of(settings: RedfishCloud) -> Redfish:
+    """ConfigError where the file of credentials cannot be used."""
+    try:
+        login = json.loads(Path(settings.credentials or "").read_text(encoding="utf-8"))
+        return Redfish(settings, str(login["username"]), str(login["password"]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        text = f"cloud {settings.name!r}: credentials: {settings.credentials}: {error!r}"
+        raise ConfigError(text) from error
+
+
+class Redfish:
+    """Logs in anew with each call: the sessions of a BMC are few, and none may be left there."""
+
+    def __init__(self, settings: RedfishCloud, username: str, password: str) -> None:
+        self._settings = settings
+        self._login = (username, password)
+
+    def is_on(self, host: str) -> bool:
+        """As base.switched.Power."""
+        with self._system(host) as system:
+            if system.power_state is None:
+                raise ValueError("no PowerState")
+            return str(system.power_state.value) != "Off"
+
+    def switch(self, host: str, word: str) -> None:
+        """As base.switched.Power; a BMC that cannot shut down switches off."""
+        with self._system(host) as system:
+            known = {one.value: one for one in system.get_allowed_reset_system_values()}
+            word = word if RESETS[word] in known or word == "on" else "off"
+            system.reset_system(known[RESETS[word]])
+
+    @contextmanager
+    def _system(self, host: str) -> Iterator[System]:
+        """What is no answer, or none that can be read, leaves open what came of the call."""
+        name, url = self._settings.name, urlsplit(self._settings.hosts[host])
+        link = connector.Connector(
+            f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
+            server_side_retries=1, default_request_timeout=self._settings.timeout,
+        )  # fmt: skip
+        link.set_http_basic_auth(*self._login)
+        try:
+            yield System(link, url.path)
+        except exceptions.HTTPError as error:
+            raise of_status(name, error.status_code, f"{host}: {error}") from error
+        except (exceptions.SushyError, LookupError, ValueError, AttributeError) as error:
+            raise TransientError(name, type(error).__name__, f"{host}: {error}") from error
+        finally:
+            link.close()

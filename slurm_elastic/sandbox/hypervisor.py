@@ -1,0 +1,253 @@
+"""Boots each machine of the emulated EC2 as a virtual one, and powers it off with it.
+
+It has the face of ``runner.Runner``. The machines' network is a namespace with EC2's metadata
+service; a pair of devices leads from it to this host, where slurmctld is. A machine that ends by
+itself powers itself off in the emulated cloud, too; its console is EC2's console output, an
+interruption its metadata's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import zlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic import nodeproc
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.image import imds, label, machine
+from slurm_elastic.image.build import head_release
+from slurm_elastic.image.commands import run
+from slurm_elastic.image.identity import identity_document
+from slurm_elastic.image.imds import ADDRESS as METADATA
+from slurm_elastic.image.network import BRIDGE
+from slurm_elastic.local.records import write_atomically
+from slurm_elastic.nodeproc import Process
+from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.seen import Seen
+from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
+
+log = logging.getLogger(__name__)
+
+GATEWAY = "10.77.0.1"
+_WIDE = 8
+"""Bits: the emulated EC2 gives out any address of 10.0.0.0/8, each with a route of its own here."""
+_SHOWN = 65536
+"""Bytes of a console, the last ones: EC2 keeps as many."""
+_ALIVE = frozenset({"pending", "running"})
+
+
+def settings(image: Path) -> dict[str, Any]:
+    """The arguments of a SandboxSpec whose machines of EC2 are booted from an image; they are
+    small, and take minutes without KVM. SandboxError for an image that cannot be.
+    """
+    if label.read(image).slurm != head_release():
+        raise SandboxError(
+            f"{image} has Slurm {label.read(image).slurm}, this host {head_release() or 'none'}"
+        )
+    return {
+        "image": str(image.resolve()),
+        "cpus": 1,
+        "memory": 400,
+        "resume_timeout": 1800.0,
+        "suspend_timeout": 60.0,
+    }
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    """A machine's process; ``number`` names its tap and card."""
+
+    process: Process
+    number: int
+    address: str
+
+
+class Network:
+    """The machines' namespace, named by the sandbox's directory; as root."""
+
+    def __init__(self, directory: Path) -> None:
+        self.name = f"se{zlib.crc32(str(directory).encode()):08x}"
+
+    def up(self) -> None:
+        """The namespace, its bridge and the pair to this host."""
+        self.down()
+        run(["ip", "netns", "add", self.name])
+        run(["ip", "link", "add", self.name, "type", "veth", "peer", "name", "head", "netns",
+             self.name])  # fmt: skip
+        run(["ip", "address", "add", f"{HEAD}/32", "dev", self.name])
+        run(["ip", "link", "set", self.name, "up"])
+        for words in (
+            ("link", "set", "lo", "up"),
+            ("link", "add", BRIDGE, "type", "bridge"),
+            ("address", "add", f"{GATEWAY}/{_WIDE}", "dev", BRIDGE),
+            ("address", "add", f"{METADATA}/32", "dev", BRIDGE),
+            ("link", "set", "head", "master", BRIDGE, "up"),
+            ("link", "set", BRIDGE, "up"),
+        ):
+            run([*self.inside(), "ip", *words])
+
+    def down(self) -> None:
+        """Nothing is left of it; no error if nothing is there."""
+        if Path("/sys/class/net", self.name).exists():
+            run(["ip", "link", "delete", self.name])
+        if Path("/run/netns", self.name).exists():
+            run(["ip", "netns", "delete", self.name])
+
+    def inside(self) -> tuple[str, ...]:
+        """The words before a command that runs in it."""
+        return ("ip", "netns", "exec", self.name)
+
+    def add(self, number: int, address: str) -> str:
+        """A tap for a machine, and the way to it; the tap's name."""
+        tap = f"tap{number}"
+        run([*self.inside(), "ip", "tuntap", "add", tap, "mode", "tap"])
+        run([*self.inside(), "ip", "link", "set", tap, "master", BRIDGE, "up"])
+        run(["ip", "route", "replace", f"{address}/32", "dev", self.name, "src", HEAD])
+        return tap
+
+    def remove(self, number: int, address: str) -> None:
+        """Both are gone."""
+        run([*self.inside(), "ip", "link", "delete", f"tap{number}"])
+        run(["ip", "route", "delete", f"{address}/32", "dev", self.name])
+
+
+class Hypervisor:
+    """One step at a time, as ``Runner``."""
+
+    def __init__(self, layout: Layout, image: Path, ec2: Ec2Control, endpoint: str) -> None:
+        self._layout, self._image, self._ec2 = layout, image, ec2
+        self._place = layout.dir / "machines"
+        self._network = Network(layout.dir)
+        self._running: dict[str, Running] = {}
+        self._over: set[str] = set()
+        self._consoles: dict[str, int] = {}
+        self._answers: dict[str, bytes] = {}
+        self._accel = ""
+        self._api = boto3.client(
+            "ec2", region_name="us-east-1", endpoint_url=endpoint,
+            aws_access_key_id=EMULATOR_KEY, aws_secret_access_key=EMULATOR_SECRET,
+        )  # fmt: skip
+        self._serve()
+
+    def step(self, seen: Iterable[Seen], _now: float) -> None:
+        """Power off what is gone, boot what is new, pass on what machines print and are told."""
+        alive = {m.id for m in seen if m.state in _ALIVE and m.node}
+        views = {m.id: m for m in self._ec2.state().machines}
+        for name in [name for name in self._running if name not in alive]:
+            self._power_off(name)
+        for name, one in list(self._running.items()):
+            self._tell(views[name])
+            self._show(name)
+            if not nodeproc.alive(one.process):
+                log.info("powered itself off machine=%s", name)
+                self._over.add(name)
+                self._ec2.shut_down([name])
+        for name in sorted(alive - self._running.keys() - self._over):
+            self._boot(views[name])
+
+    def _serve(self) -> None:
+        """Addresses by DHCP and EC2's metadata service, in the machines' network."""
+        (self._place / "hosts").mkdir(parents=True, exist_ok=True)
+        (self._place / "answers").mkdir(exist_ok=True)
+        dhcp = [
+            "dnsmasq", "--keep-in-foreground", "--user=root", "--conf-file=/dev/null",
+            "--no-hosts", "--no-resolv", "--bind-interfaces", f"--interface={BRIDGE}",
+            "--except-interface=lo", "--dhcp-range=10.0.0.0,static,255.0.0.0,1h",
+            f"--dhcp-option=3,{GATEWAY}", f"--dhcp-hostsdir={self._place}/hosts",
+            f"--dhcp-leasefile={self._place}/leases", "--pid-file=", "--log-facility=-",
+        ]  # fmt: skip
+        self._start(dhcp, "dnsmasq")
+        self._start([sys.executable, "-I", str(imds.__file__), f"{self._place}/answers"], "imds")
+
+    def _start(self, words: list[str], name: str) -> Process:
+        environment = self._layout.daemon_env()
+        log_file = str(self._layout.log / f"{name}.out")
+        return nodeproc.spawn([*self._network.inside(), *words], environment, log=log_file)
+
+    def _boot(self, view: MachineView) -> None:
+        if not self._accel:
+            self._accel = machine.accelerator(self._image, self._place)
+        number = next(n for n in range(200) if n not in {r.number for r in self._running.values()})
+        address, mac = view.address or "", f"52:54:00:77:00:{number:02x}"
+        (self._place / "hosts" / view.id).write_text(f"{mac},{address}\n")
+        self._tell(view)
+        tap = self._network.add(number, address)
+        disk = self._place / f"{view.id}.qcow2"
+        machine.overlay(self._image, disk)
+        hardware = f"ec2{view.id.removeprefix('i-').ljust(29, '0')[:29]}"
+        text = "-".join(hardware[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+        spec = machine.Spec(
+            disk=str(disk), console=str(self._console(view.id)), tap=tap, mac=mac,
+            smbios=f"type=1,manufacturer=Amazon EC2,uuid={text},serial={text}", accel=self._accel,
+        )  # fmt: skip
+        process = self._start(machine.command(spec), f"qemu-{view.node}")
+        self._running[view.id] = Running(process=process, number=number, address=address)
+        log.info("booted machine=%s node=%s address=%s by %s", view.id, view.node, address,
+                 self._accel)  # fmt: skip
+
+    def _power_off(self, name: str) -> None:
+        one = self._running.pop(name)
+        nodeproc.stop(one.process, 0.0)
+        self._network.remove(one.number, one.address)
+        (self._place / f"{name}.qcow2").unlink(missing_ok=True)
+        (self._place / "hosts" / name).unlink(missing_ok=True)
+        (self._place / "answers" / one.address).unlink(missing_ok=True)
+        self._answers.pop(one.address, None)
+        log.info("powered off machine=%s", name)
+
+    def _console(self, name: str) -> Path:
+        return self._layout.log / f"console-{name}"
+
+    def _show(self, name: str) -> None:
+        """EC2's console output is what the machine has printed."""
+        text = machine.printed(self._console(name))
+        if len(text) != self._consoles.get(name):
+            self._consoles[name] = len(text)
+            self._ec2.console(name, text[-_SHOWN:])
+
+    def _tell(self, view: MachineView) -> None:
+        """The metadata of now; what is told at its launch is asked of EC2 once."""
+        address = view.address or ""
+        if address not in self._answers:
+            self._answers[address] = msgspec.json.encode(self._told_at_launch(view))
+        told: dict[str, str] = msgspec.json.decode(self._answers[address])
+        if view.interruption is not None:
+            at = datetime.fromtimestamp(view.interruption.deadline, UTC)
+            notice = {"action": "terminate", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+            told["spot/instance-action"] = msgspec.json.encode(notice).decode()
+        told |= {f"tags/instance/{key}": value for key, value in view.tags.items()}
+        file = self._place / "answers" / address
+        data = msgspec.json.encode(told)
+        if not file.exists() or file.read_bytes() != data:
+            write_atomically(file, data)
+
+    def _told_at_launch(self, view: MachineView) -> dict[str, str]:
+        answer = self._api.describe_instances(InstanceIds=[view.id])
+        one: Any = answer["Reservations"][0]["Instances"][0]
+        asked = self._api.describe_instance_attribute(InstanceId=view.id, Attribute="userData")
+        name = f"ip-{(view.address or '').replace('.', '-')}"
+        public = (self._layout.dir / "etc" / "login.pub").read_text().strip()
+        return {
+            "instance-id": view.id,
+            "ami-id": str(one["ImageId"]),
+            "ami-launch-index": str(one["AmiLaunchIndex"]),
+            "instance-type": view.type,
+            "hostname": name,
+            "local-hostname": name,
+            "local-ipv4": view.address or "",
+            "placement/availability-zone": view.zone,
+            "public-keys/": "0=sandbox",
+            "public-keys/0/openssh-key": public,
+            **identity_document(view.id, view.zone[:-1]),
+            "user-data": str(asked["UserData"]["Value"]),
+        }

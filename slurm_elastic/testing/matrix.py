@@ -1,0 +1,190 @@
+"""The fault matrix: one cloud, each kind of call, each fault. Whatever goes wrong, in the end there
+is no machine without an owner, none for a node that has one, and no node that waits for ever.
+
+A cloud's tests inherit ``FaultMatrix`` and define the fixture ``new_bed``; a bed is as ``bench.Bed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import pytest
+
+from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.testing.bench import Bed, Bench, open_bench
+
+CALLS = ("launch", "list", "terminate")
+FOR_GOOD = ("capacity", "quota")
+"""These refusals of a launch stand until they are healed."""
+STRUCK = (
+    *FOR_GOOD, "throttle", "auth", "internal", "reset before", "reset after", "time-out",
+    "slow answer", "wrong data",
+)  # fmt: skip
+"""What a bed's ``strike`` is asked for. After ``reset after`` and ``time-out`` the call has taken
+effect; ``wrong data`` is an answer that nobody can read.
+"""
+HIDDEN = "hidden for 60 s"
+LOST = "reset after, and hidden"
+FAULTS = (*STRUCK, HIDDEN, LOST)
+HIDE = 60.0
+NO_SUCH = "-"
+SHORT = {"throttle": 3, "internal": 3, "auth": 2}
+OF_LISTS = {
+    "throttle": 6,
+    "internal": 6,
+    "auth": 6,
+    "reset before": 6,
+    "reset after": 6,
+    "wrong data": 6,
+}
+
+
+def times(fault: str, call: str) -> int:
+    """How many calls it strikes: lists more often than a machine may be missing."""
+    return (OF_LISTS if call == "list" else SHORT).get(fault, 1)
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A bed of a cloud that takes no token with a launch: nothing but lists tells of one without
+    an answer. It counts all machines that were ever made.
+    """
+
+    def made(self) -> int:
+        """So many, those that are gone included."""
+        ...
+
+
+class FaultMatrix:
+    """Each fault x each call, on one daemon with the cloud and a Slurm in memory."""
+
+    @pytest.fixture
+    def bench(self, new_bed: Callable[[Path], Bed]) -> Iterator[Bench]:
+        """``new_bed`` makes a cloud, without machines, that may use the directory."""
+        with open_bench(new_bed) as made:
+            yield made
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    @pytest.mark.parametrize("call", CALLS)
+    def test_no_orphan_no_double_and_a_defined_state(
+        self, bench: Bench, call: str, fault: str
+    ) -> None:
+        outcome_of(bench, call, fault)
+
+
+def outcome_of(bench: Bench, call: str, fault: str) -> str:
+    """How it came out; AssertionError where a machine is left, doubled or nobody's."""
+    if fault == HIDDEN:
+        known_late = getattr(bench.bed, "ended_when_listed", False)
+        bench.cloud.hide(HIDE, view=known_late and call == "terminate")
+    outcome = {"launch": launching, "list": listing, "terminate": ending}[call](bench, fault)
+    if outcome is not NO_SUCH:
+        nothing_left(bench)
+        assert bench.census.doubles == [], "no node has two machines"
+        made = {node: len(machines) for node, machines in bench.census.made.items()}
+        assert made == dict.fromkeys(bench.nodes, 1), "nor had one after the other"
+        assert bench.census.nobodys == set(), "no machine was for nothing"
+        if isinstance(bench.bed, Counting) and fault not in FOR_GOOD:
+            assert bench.bed.made() == len(bench.nodes), "nor inside of a call"
+    return outcome
+
+
+def strikes(bench: Bench, fault: str, call: str) -> bool:
+    """Have it go wrong from now on, unless the cloud has no such answer to that call."""
+    if fault == HIDDEN:
+        return True
+    if fault == LOST and (call != "launch" or not bench.cloud.hide(HIDE)):
+        return False
+    possible = bench.bed.strike("reset after" if fault == LOST else fault, call)
+    bench.before = bench.bed.standing()
+    return possible
+
+
+def healed(bench: Bench, fault: str, call: str) -> None:
+    """It must have struck: a fault that stands for ever shows in what came of it."""
+    if fault in (HIDDEN, LOST):
+        assert call in bench.cloud.struck, "no machine was hidden when it mattered"
+    if fault not in (HIDDEN, *FOR_GOOD):
+        assert bench.bed.standing() != bench.before, "the fault never struck"
+    bench.bed.heal()
+
+
+def launching(bench: Bench, fault: str) -> str:
+    """A two-node job while launches go wrong; then they do not any more."""
+    if not strikes(bench, fault, "launch"):
+        return NO_SUCH
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.advance(40)
+    healed(bench, fault, "launch")
+    bench.until(lambda: bench.running() and bench.settled(), "a machine for each node")
+    assert len(bench.bed.alive()) == len(bench.nodes)
+    kinds = bench.kinds()
+    if fault == LOST and isinstance(bench.bed, Counting):
+        explained(bench)
+    if fault in FOR_GOOD:
+        assert "refused" in kinds
+    if "refused" in kinds:
+        return "job moves on, pool held"
+    if "launch-in-doubt" in kinds:
+        return "same call again"
+    if fault == HIDDEN:
+        return "not taken for lost"
+    return "served" if fault == "slow answer" else "retried"
+
+
+def explained(bench: Bench) -> None:
+    """Why the nodes waited can be read, and no job noticed."""
+    reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions(node)]
+    assert any("lists may lack them yet" in reason for reason in reasons)
+    assert [j.restarts for j in bench.slurm.queue().values()] == [0]
+
+
+def listing(bench: Bench, fault: str) -> str:
+    """The cloud cannot be read while a job runs: nothing is deleted for it."""
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.until(bench.running, "the job")
+    before = bench.bed.alive()
+    if not strikes(bench, fault, "list"):
+        bench.slurm.finish(1)
+        return NO_SUCH
+    bench.advance(120)
+    healed(bench, fault, "list")
+    bench.until(bench.settled, "agreement")
+    assert bench.bed.alive() == before, "machines that run are the same as before"
+    assert bench.running()
+    assert [j.restarts for j in bench.slurm.queue().values()] == [0]
+    return "machines kept"
+
+
+def ending(bench: Bench, fault: str) -> str:
+    """Machines are to end while that goes wrong."""
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.until(bench.running, "the job")
+    if not strikes(bench, fault, "terminate"):
+        bench.slurm.finish(1)
+        return NO_SUCH
+    bench.slurm.finish(1)
+    bench.advance(100)
+    healed(bench, fault, "terminate")
+    bench.until(lambda: bench.settled() and not bench.bed.alive(), "the end of all machines")
+    return "asked again until gone" if "terminate-failed" in bench.kinds() else "gone"
+
+
+def nothing_left(bench: Bench) -> None:
+    """And in the end there is nothing: no machine, no open launch, no request, no held node."""
+    for job in list(bench.slurm.queue()):
+        bench.slurm.finish(job)
+    off = [Phase.POWERED_DOWN] * len(bench.nodes)
+    bench.until(
+        lambda: (
+            not bench.bed.alive()
+            and bench.settled()
+            and [phase(bench.slurm.node(n)) for n in bench.nodes] == off
+            and not bench.ledger.holds()
+            and bench.spool.count() == 0
+        ),
+        "nothing",
+    )
+    assert not any("DOWN" in bench.slurm.node(n).states for n in bench.nodes)

@@ -1,0 +1,106 @@
+// The frame: which page is shown, when it is read again, how fresh it is.
+
+import { draw, h, listen, show } from "./dom.js";
+import { ask, follow } from "./source.js";
+import { brief, clock, day } from "./words.js";
+import * as cost from "./cost.js";
+import * as doctor from "./doctor.js";
+import * as explain from "./explain.js";
+import * as now from "./now.js";
+import * as rescues from "./rescues.js";
+import * as today from "./day.js";
+
+const PAGES = {
+  now: ["Now", now],
+  day: ["Day", today],
+  explain: ["Explain", explain],
+  cost: ["Cost", cost],
+  rescues: ["Rescues", rescues],
+  doctor: ["Doctor", doctor],
+};
+const OLD = 60;
+
+const content = document.getElementById("content");
+const beat = document.getElementById("beat");
+let status, trouble, asked = 0;
+
+function place() {
+  const [name = "", ...rest] = location.hash.slice(1).split("/").filter(Boolean);
+  return { name: name in PAGES ? name : "now", rest: rest.map(decoded) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+const shell = { show: (...children) => show(content, ...children), ask, go, status: () => status };
+
+function go(...path) {
+  location.hash = `#/${path.map(encodeURIComponent).join("/")}`;
+}
+
+function render(arrived) {
+  const { name, rest } = place();
+  const [title, page] = PAGES[name];
+  document.title = `${title} · ${status?.cluster ?? "slurm-elastic"}`;
+  show(document.getElementById("pages"), h("ul", {}, Object.entries(PAGES).map(([key, [label]]) =>
+    h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === name ? "page" : undefined }, label)))));
+  if (page.ofStatus && !status) {
+    if (trouble) show(content, h("h1", {}, title), h("p", { class: "told loud" }, trouble));
+    return;
+  }
+  page.render(shell, rest, arrived);
+}
+
+async function refresh() {
+  const number = ++asked;
+  try {
+    const text = await ask("status");
+    if (number !== asked) return;
+    status = JSON.parse(text);
+    trouble = undefined;
+    document.getElementById("cluster").textContent = status.cluster;
+  } catch (error) {
+    trouble = error.message;
+  }
+  tick();
+  render(false);
+  if (status) requestAnimationFrame(() => setTimeout(() => performance.mark("painted")));
+}
+
+function tick() {
+  const age = status ? Math.max(0, Date.now() / 1000 - status.at) : 0;
+  // Of the head's clock and this one's: a difference is not an age.
+  const old = status && age > OLD && trouble;
+  beat.className = trouble ? "lost" : "";
+  const told = status ? `as of ${clock(status.at)}` : "";
+  const next = trouble ? `${told}${told ? ": " : ""}${trouble}${old ? ` (${brief(age)} ago)` : ""}` : told;
+  if (beat.textContent !== next) beat.textContent = next;
+  beat.title = status ? `${day(status.at)} ${clock(status.at)}, this browser's time` : "";
+}
+
+listen(document.body, "click", "change", "submit", "keydown", "input");
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const subject = event.target.elements.subject.value.trim();
+  if (subject) go("explain", subject);
+});
+addEventListener("hashchange", () => {
+  render(true);
+  scrollTo(0, 0);
+  content.focus({ preventScroll: true });
+});
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) draw(content);
+  width = innerWidth;
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(content));
+
+// Whoever opens the page sees the first reading before anything else is asked for.
+render(true);
+refresh().then(() => follow(refresh, (why) => { trouble = why; tick(); }));

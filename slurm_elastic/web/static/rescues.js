@@ -1,0 +1,40 @@
+// Checkpoints and rescues: what threatens nodes, which jobs are on their way, which are saved.
+
+import { h } from "./dom.js";
+import { table, told, why } from "./parts.js";
+import { brief, bytes, plural } from "./words.js";
+
+export const ofStatus = true;
+
+export function render(shell) {
+  const found = shell.status().checkpoints;
+  shell.show(h("h1", {}, "Checkpoints and rescues"), ...(found ? parts(found) : [
+    h("p", { class: "quiet" }, "slurm-elastic-ckptman has never run here: no job is saved, and none is moved.")]));
+}
+
+function parts(found) {
+  const open = found.moves.filter((move) => !move.over), over = found.moves.filter((move) => move.over);
+  return [
+    found.alive && !found.trouble ? h("p", { class: "told fine" }, h("b", {}, "Alive"), h("span", {},
+      `slurm-elastic-ckptman, heartbeat ${brief(found.age ?? 0)} before this reading; `
+      + `${plural(found.threats.length, "notice")}, ${plural(open.length, "job")} on the way, ${plural(found.saved.length, "saved job")}`))
+      : told([{ level: "bad", text: found.trouble || "slurm-elastic-ckptman is not running; no job is saved" }]),
+    found.threats.length ? table("Notices", [["Node", ""], ["Kind", ""], ["Left", "number"], ["Why", "next"]],
+      found.threats.map((one) => [why(one.node), one.kind, left(one.left), one.reason])) : "",
+    open.length ? moves("Jobs on their way", open) : "",
+    found.unsavable.length ? table("Jobs that cannot be saved", [["Job", ""], ["Method", ""], ["Why", "next"], ["It would help to", "next"]],
+      found.unsavable.map((one) => [why(one.label), one.method, one.why, one.remedy])) : "",
+    found.saved.length ? table("Saved jobs", [["Job", ""], ["Method", ""], ["Save", "number"], ["Node", ""], ["Age", "number"],
+      ["Size", "number"], ["Took", "number"]], found.saved.map((one) => [why(one.label), one.method, one.number, why(one.node),
+      brief(one.age), bytes(one.size), `${one.seconds.toFixed(1)} s`])) : "",
+    over.length ? moves("Moved in the last 24 hours", over) : "",
+  ];
+}
+
+function moves(title, rows) {
+  return table(title, [["Job", ""], ["Step", ""], ["Left", "number"], ["Took", "number"], ["Off nodes", "list"], ["Cause", "next"], ["Note", "next"]],
+    rows.map((one) => [why(one.label), h("b", { class: one.step === "back" ? "good" : "" }, one.step), left(one.left), brief(one.took),
+      one.nodes.join(", ") || "-", one.cause, [one.image === null ? "" : `from save ${one.image}`, one.note].filter(Boolean).join("; ")]));
+}
+
+const left = (seconds) => seconds === null ? "-" : seconds > 0 ? brief(seconds) : "over";

@@ -1,0 +1,88 @@
+// Where documents come from: this server, or, as a plug-in of Cockpit, the commands themselves.
+
+const COMMANDS = {
+  status: () => ["status", "--json"],
+  day: () => ["status", "--day", "--json"],
+  explain: ({ subject }) => ["explain", "--json", "--", subject],
+  cost: ({ by, since }) => ["cost", "--by", by, ...(since ? ["--since", since] : []), "--format", "json"],
+  doctor: () => ["doctor", "--json"],
+};
+const POLL = 10000, PATIENCE = 60000;
+
+const inCockpit = location.pathname.includes("/cockpit/");
+
+// The text of a document. Rejects with a sentence for people.
+export function ask(name, query = {}) {
+  return inCockpit ? spawn(name, query) : fetched(name, query);
+}
+
+async function fetched(name, query) {
+  const address = new URL(`api/${name}`, location.href.split("#")[0]);
+  for (const [key, value] of Object.entries(query)) address.searchParams.set(key, value);
+  // Doctor asks clouds, and may take minutes.
+  const patience = name === "doctor" ? 6 * PATIENCE : PATIENCE;
+  // A browser breaks all requests off when its network changes: once more, then.
+  const answer = await attempt(address, patience).catch(() => attempt(address, patience)).catch(() => {
+    throw new Error("slurm-elastic web does not answer");
+  });
+  const text = await answer.text();
+  if (answer.ok) return text;
+  throw new Error(sentence(text) ?? `slurm-elastic web answers ${answer.status}: ${text.slice(0, 200)}`);
+}
+
+async function attempt(address, patience) {
+  return fetch(address, { signal: AbortSignal.timeout(patience) });
+}
+
+function sentence(text) {
+  try {
+    return JSON.parse(text).error;
+  } catch {
+    return undefined;
+  }
+}
+
+let cockpit;
+
+function loaded() {
+  cockpit ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = "../base1/cockpit.js";
+    script.onload = () => done(window.cockpit);
+    script.onerror = () => failed(new Error("Cockpit's own library cannot be loaded"));
+    document.head.append(script);
+  });
+  return cockpit;
+}
+
+async function spawn(name, query) {
+  const library = await loaded();
+  const command = ["slurm-elastic", ...COMMANDS[name](query)];
+  const said = [];
+  try {
+    const process = library.spawn(command, { err: "message", superuser: "try" });
+    await process.stream((part) => { said.push(part); });
+  } catch (error) {
+    // Doctor ends with 1 where it found something, and status where nothing can be read.
+    if (!said.join("").startsWith("{")) throw new Error(error.message || `${command.join(" ")} failed`);
+  }
+  return said.join("");
+}
+
+// Calls `fresh` whenever there is a new status, and `lost` with a sentence where there is none.
+export function follow(fresh, lost) {
+  if (inCockpit) return poll(fresh);
+  const events = new EventSource(new URL("api/events", location.href.split("#")[0]));
+  events.addEventListener("fresh", fresh);
+  events.addEventListener("trouble", (event) => lost(JSON.parse(event.data)));
+  events.onerror = () => {
+    // Nothing but a page that is asked again and again goes through some proxies.
+    if (events.readyState === EventSource.CLOSED) poll(fresh);
+    else lost("the connection is lost; trying again");
+  };
+}
+
+function poll(fresh) {
+  fresh();
+  setInterval(() => { if (!document.hidden) fresh(); }, POLL);
+}

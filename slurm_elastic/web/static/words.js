@@ -1,0 +1,87 @@
+// Numbers, times and lists of nodes in words, as the commands write them.
+
+export function brief(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole}s`;
+  if (whole < 600 && whole % 60) return `${Math.floor(whole / 60)}m ${whole % 60}s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes}m`;
+  const days = minutes >= 1440;
+  const first = Math.floor(minutes / (days ? 1440 : 60));
+  const second = days ? Math.floor((minutes % 1440) / 60) : minutes % 60;
+  return `${first}${days ? "d" : "h"}` + (second ? ` ${second}${days ? "h" : "m"}` : "");
+}
+
+export function dollars(amount) {
+  const digits = amount !== 0 && Math.abs(amount) < 10 ? 4 : 2;
+  return amount.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+// Whole micro-dollars: nothing is rounded.
+export function micro(amount) {
+  const whole = Math.floor(amount / 1e6);
+  return `$${whole.toLocaleString("en")}.${String(amount - whole * 1e6).padStart(6, "0")}`;
+}
+
+export const count = (number) => number.toLocaleString("en");
+export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
+const two = (number) => String(number).padStart(2, "0");
+
+export function day(at) {
+  const t = new Date(at * 1000);
+  return `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())}`;
+}
+
+export function clock(at, seconds = true) {
+  const t = new Date(at * 1000);
+  return `${two(t.getHours())}:${two(t.getMinutes())}` + (seconds ? `:${two(t.getSeconds())}` : "");
+}
+
+export function bytes(size) {
+  const mib = size / 1048576;
+  if (!size) return "-";
+  if (mib < 1) return `${size} B`;
+  return mib < 1000 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
+}
+
+const MOST = 200000;
+const lists = new Map();
+
+// The names of a hostlist: "pub[1-3,07],op1". Slurm's rules (hostlist(3) of LLNL).
+export function expand(text) {
+  let found = lists.get(text);
+  if (!found) {
+    found = split(text).flatMap(one);
+    if (lists.size > 2000) lists.clear();
+    lists.set(text, found);
+  }
+  return found;
+}
+
+function split(text) {
+  const parts = [];
+  let depth = 0, begin = 0;
+  for (let i = 0; i <= text.length; i++) {
+    if (text[i] === "[") depth++;
+    else if (text[i] === "]") depth--;
+    else if ((text[i] === "," && depth === 0) || i === text.length) {
+      if (i > begin) parts.push(text.slice(begin, i));
+      begin = i + 1;
+    }
+  }
+  return parts;
+}
+
+function one(text) {
+  const found = /^([^[]*)\[([^\]]*)\](.*)$/s.exec(text);
+  if (!found) return [text];
+  const [, head, ranges, tail] = found;
+  const numbers = ranges.split(",").flatMap((range) => {
+    const [from, to = from] = range.split("-");
+    const first = Number(from), last = Math.min(Number(to), first + MOST);
+    return Array.from({ length: last - first + 1 }, (_, i) => String(first + i).padStart(from.length, "0"));
+  });
+  const tails = one(tail);
+  return numbers.flatMap((number) => tails.map((end) => `${head}${number}${end}`));
+}

@@ -1,0 +1,159 @@
+"""Files in a node's temporary directories travel with a job's image, as they were, and no others'."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.ckptroot import baggage
+from slurm_elastic.ckptroot.baggage import Baggage
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.site import Refused
+
+pytestmark = ROOT_PART
+USER = 1_000_000 + os.getpid()  # whose processes are all of this test's
+CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The node's temporary directory; the image is beside it."""
+    top = Path(tempfile.mkdtemp(prefix="se-baggage-", dir="/tmp"))
+    top.chmod(0o755)
+    found = top / "tmp"
+    found.mkdir()
+    found.chmod(0o1777)
+    (top / "image").mkdir()
+    monkeypatch.setattr(baggage, "PLACES", (str(found),))
+    monkeypatch.setattr(baggage, "is_local", lambda path, _: path.startswith(str(found)))
+    yield found
+    shutil.rmtree(top)
+
+
+def new(place: Path, caller: Caller = CALLER) -> Baggage:
+    return Baggage(caller, place.parent, place.parent / "left.json")
+
+
+def as_user(code: str, place: Path) -> None:
+    words = [sys.executable, "-c", f"import os\n{code}"]
+    subprocess.run(words, check=True, cwd=place, user=USER, group=USER, extra_groups=[])
+
+
+MAKE = """
+os.makedirs("a/b"); os.chmod("a", 0o710)
+open("a/b/text", "w").write("closed\\n"); os.chmod("a/b/text", 0o640); os.utime("a/b/text", (1000, 1000))
+os.symlink("b/text", "a/link"); os.mkfifo("a/pipe", 0o620); os.link("a/b/text", "a/second")
+with open("a/sparse", "wb") as f: f.write(b"x"); f.seek(1 << 30); f.write(b"y")
+"""
+
+
+def seen(place: Path) -> dict[str, tuple[object, ...]]:
+    found = {}
+    for path in sorted(place.rglob("*")):
+        one = path.lstat()
+        what = os.readlink(path) if path.is_symlink() else one.st_nlink if path.is_file() else 0
+        found[str(path.relative_to(place))] = (one.st_mode, one.st_uid, one.st_size, what)
+    return {path: one for path, one in found.items() if not stat.S_ISDIR(int(str(one[0])))}
+
+
+def test_all_kinds_of_files_are_on_the_other_node_as_they_were(place: Path) -> None:
+    (place / "roots").write_text("another's")
+    one = new(place)
+    as_user(MAKE, place)
+    one.pack(place.parent / "image", 1 << 20, ())
+    assert (place.parent / "image" / baggage.DATA).stat().st_blocks * 512 < 1 << 20
+    before = seen(place)
+    subprocess.run(["rm", "-r", place / "a"], check=True)
+    new(place).unpack(place.parent / "image")
+    assert seen(place) == before
+    assert (place / "a" / "b" / "text").read_text() == "closed\n"
+    assert (place / "a" / "b" / "text").stat().st_mtime == 1000
+    assert os.path.samefile(place / "a" / "b" / "text", place / "a" / "second")
+    assert stat.S_IMODE((place / "a").stat().st_mode) == 0o710
+
+
+def test_what_the_job_left_itself_is_replaced_and_anothers_is_set_aside(place: Path) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user("open('mine', 'w').write('new'); open('other', 'w').write('new')", place)
+    one.pack(image, 1 << 20, ())
+    as_user("open('mine', 'w').write('old'); open('other', 'w').write('old')", place)
+    (image.parent / "later").mkdir()
+    one.pack(image.parent / "later", 1 << 20, ())
+    one.leave()
+    as_user("open('other', 'w').write('changed')", place)
+    new(place).unpack(image)
+    assert (place / "mine").read_text() == "new"
+    assert (place / "other").read_text() == "new"
+    assert [path.read_text() for path in place.glob("*.before-7.*")] == ["changed"]
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process of the user's on the node."""
+    with subprocess.Popen(["/bin/sleep", "600"], user=USER, group=USER, extra_groups=[]) as one:
+        yield one
+        one.kill()
+
+
+def test_beside_other_processes_of_its_user_only_its_own_travels(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    one = new(place)
+    given = one.prepare()
+    own = Path(os.fsdecode(given[b"TMPDIR"]))
+    as_user(f"open('{own}/closed', 'w').write('mine')", place)
+    assert set(one.found(())) == {str(own), f"{own}/closed"}
+    as_user("open('whose', 'w').write('?')", place)
+    with pytest.raises(Refused, match="may be its own or that of another process"):
+        one.found(())
+    assert str(place / "whose") in one.found((other.pid,)), "no other process is left"
+    one.discard()
+    assert not own.exists()
+
+
+def test_a_tmpdir_that_the_job_has_is_its_own_whatever_its_age(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    as_user("os.mkdir('own'); open('own/early', 'w').write('1')", place)
+    caller = replace(CALLER, environment={b"TMPDIR": os.fsencode(place / "own")})
+    one = new(place, caller)
+    one._since += int(3600e9)
+    assert one.prepare() == {}
+    assert set(one.found(())) == {str(place / "own"), str(place / "own" / "early")}
+
+
+def test_too_much_is_refused_with_the_amount(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = new(place)
+    as_user("open('big', 'wb').write(b'x' * (3 << 20))", place)
+    monkeypatch.setattr(baggage, "MOST", 2 << 20)
+    with pytest.raises(Refused, match=r"it has 3 MiB of files in .*, 2 MiB at most travel with it"):
+        one.found(())
+
+
+def test_nothing_of_another_user_is_touched_on_the_way_back(place: Path) -> None:
+    """A link in the way leads nowhere: root's file keeps what it has."""
+    one, image = new(place), place.parent / "image"
+    as_user(
+        "open('file', 'w').write('data'); os.mkdir('dir'); open('dir/in', 'w').write('1')", place
+    )
+    one.pack(image, 1 << 20, ())
+    secret = place.parent / "secret"
+    secret.mkdir()
+    (secret / "in").write_text("root's")
+    (place / "file").unlink()
+    (place / "file").symlink_to(secret / "in")
+    subprocess.run(["rm", "-r", place / "dir"], check=True)
+    (place / "dir").symlink_to(secret)
+    with pytest.raises(Refused):
+        new(place).unpack(image)
+    assert (secret / "in").read_text() == "root's"

@@ -1,0 +1,169 @@
+"""``doctor``: nodes at one address, a tunnel that is silent, packets that do not fit."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_cases import T0
+
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.doctor.network import examine
+from slurm_elastic.hub.wire import Answer, Seen
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.local.listening import Server
+from slurm_elastic.model import Finding, Instance, InstanceState, Level, Market
+from slurm_elastic.model_ledger import Tunnel
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.slurm.fake import FakeSlurm
+
+SITE = """\
+cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}
+state_dir: {state}
+slurm: {{conf: {state}/slurm.conf}}
+who: {{groups: [hpc]}}
+limits: {{dollars_per_hour: 2}}
+clouds:
+  - {{name: aws, provider: aws, location: public, region: us-east-1, image: ami-1,
+     subnets: {{us-east-1a: subnet-1}}, types: {{c5.large: {{cpus: 2, memory: 4G, price: 0.085}}}}}}
+pools:
+  - {{name: pub, cloud: aws, nodes: "pub[1-4]", cpus: 2, memory: 4G, instance_types: [c5.large]}}
+"""
+NETWORK = """\
+join:
+  head: 10.1.2.3
+  network: {{endpoint: "192.0.2.1:51820", routes: [10.1.2.0/24], socket: {state}/hub.sock}}
+"""
+KEYS = [base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)]
+
+
+def site(path: Path, text: str) -> Config:
+    path.chmod(0o700)
+    return configfile.parse(text.format(state=path), "site.yaml")
+
+
+def slurm(**addresses: str) -> FakeSlurm:
+    """Nodes that are up at these addresses, each with a port of its own, as some sites have it."""
+    up = frozenset({"IDLE", "CLOUD"})
+    return FakeSlurm(
+        nodes=[
+            SlurmNode(name=name, states=up, address=address, port=7000 + n)
+            for n, (name, address) in enumerate(addresses.items())
+        ]
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.db")
+    for n, node in enumerate(("pub1", "pub2")):
+        one = Instance(
+            id=f"i-{node}", cloud="aws", node=node, generation="g1", instance_type="c5.large",
+            zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=T0,
+        )  # fmt: skip
+        made.adopt(one, "pub", T0)
+        address = f"10.99.0.{8 + n}"
+        made.enrol(Tunnel(generation="g1", node=node, address=address, key=KEYS[n], since=T0))
+        made.registered("aws", [one.id], T0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[list[Seen]]:
+    """A hub that shows what the test says."""
+    peers: list[Seen] = []
+
+    def answer(line: bytes) -> bytes:
+        assert msgspec.json.decode(line) == {"op": "show"}
+        return msgspec.json.encode(Answer(ok=True, peers=tuple(peers), how="kernel"))
+
+    server = Server(tmp_path / "hub.sock", {os.getuid()}, answer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield peers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def seen(n: int, age: float = 20.0) -> Seen:
+    handshake = int(T0 - age) if age else 0
+    return Seen(key=KEYS[n], addresses=(f"10.99.0.{8 + n}/32",), handshake=handshake)
+
+
+def wrong(findings: Iterator[Finding]) -> dict[str, str]:
+    return {f.what: f.found for f in findings if f.level is Level.WRONG}
+
+
+def test_two_nodes_at_one_address_are_behind_one_router(tmp_path: Path) -> None:
+    config = site(tmp_path, SITE)
+    found = list(examine(config, slurm(pub1="192.0.2.2", pub2="192.0.2.2", pub3="10.0.0.7"), T0))
+    (one,) = found
+    assert (one.what, one.level) == ("NodeAddr", Level.WRONG)
+    assert one.found == "Slurm has pub[1-2] all at 192.0.2.2"
+    assert "join.network" in one.advice
+    assert list(examine(config, slurm(pub1="10.0.0.5", pub2="10.0.0.6"), T0)) == []
+    assert list(examine(config, slurm(pub1="127.0.0.1", pub2="127.0.0.1"), T0)) == [], "one host"
+
+
+def test_a_node_that_registers_past_the_tunnel_is_told(
+    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+) -> None:
+    hub += [seen(0), seen(1)]
+    config = site(tmp_path, SITE + NETWORK)
+    told = wrong(examine(config, slurm(pub1="10.0.1.2", pub2="10.99.0.9"), T0, lambda *_: True))
+    assert told == {"NodeAddr": "Slurm has pub1 at 10.0.1.2, its machine is 10.99.0.8"}
+
+
+def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[Seen]) -> None:
+    hub += [seen(0), seen(1, 90.0)]
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(10.1.2.3)\n")
+    config = site(tmp_path, SITE + NETWORK)
+    found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
+    assert {f.level for f in found} == {Level.OK}
+    said = {f.what: f.found for f in found}
+    assert said["tunnel"] == "2 machine(s), the oldest handshake 90 s ago"
+    assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
+    assert said["slurm-elastic-hub"] == "answers; packets go by kernel"
+
+
+def test_machines_that_are_silent_are_named(
+    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+) -> None:
+    hub += [seen(0, 400.0)]
+    config = site(tmp_path, SITE + NETWORK)
+    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    assert told == {"tunnel": "no handshake for long: pub1 (400 s ago), pub2 (never)"}
+
+
+def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[Seen]) -> None:
+    hub += [seen(0), seen(1)]
+    config = site(tmp_path, SITE + NETWORK)
+    findings = list(examine(config, slurm(), T0, lambda _, size: size <= 1320))
+    told = [f for f in findings if f.what == "MTU"]
+    assert {f.level for f in told} == {Level.WRONG}
+    assert all("join.network.mtu: 13" in f.advice for f in told)
+    assert wrong(examine(config, slurm(), T0, lambda *_: False)) == {}, (
+        "no answer to ping says nothing"
+    )
+
+
+def test_slurmctld_outside_of_the_tunnel_is_told(
+    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+) -> None:
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(192.0.2.1)\n")
+    config = site(tmp_path, SITE + NETWORK)
+    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    assert told["way to slurmctld"] == "SlurmctldHost alps is 192.0.2.1"
+
+
+def test_a_hub_that_is_away_is_told(tmp_path: Path, ledger: Ledger) -> None:
+    config = site(tmp_path, SITE + NETWORK)
+    told = wrong(examine(config, slurm(), T0, lambda *_: True))
+    assert "does not answer" in told["slurm-elastic-hub"]

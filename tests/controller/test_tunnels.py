@@ -1,0 +1,357 @@
+"""Machines' keys are believed once, the hub is told who may come, and a crash between any two steps
+is over with the next look.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from patience import eventually
+
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.joining import Enrol, Join, Network
+from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
+from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.enrolment import Desk, private_key, word_of
+from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
+from slurm_elastic.errors import TransientError
+from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Seen
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Instance, InstanceState, Location, Market
+from slurm_elastic.model_ledger import Tunnel
+from slurm_elastic.policies.peers import Peer
+from slurm_elastic.programs.tunnel import enrolment_key
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.fake.provider import FakeProvider
+from slurm_elastic.slurm.fake import FakeSlurm
+from tests.controller.world import Inline
+
+AWS = AwsCloud(
+    name="aws", location=Location.PUBLIC, region="r", image="ami-1",
+    types={"c5": InstanceType(cpus=2, memory=4096, price=0.1)},
+)  # fmt: skip
+K1, K2, K3 = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3))
+NETWORK = Network(endpoint="192.0.2.1:51820")
+
+
+class Cloud(FakeProvider):
+    """Shows what the test says that its machines have printed."""
+
+    def __init__(self) -> None:
+        self.name = "aws"
+        self.printed: dict[str, str] = {}
+
+    def console(self, instance: str) -> str:
+        if instance not in self.printed:
+            raise TransientError("aws", "Busy", "not yet")
+        return self.printed[instance]
+
+
+class Hub:
+    """In place of root's part: what it was told last, and what it has in."""
+
+    def __init__(self) -> None:
+        self.peers: tuple[Peer, ...] = ()
+        self.told = 0
+        self.away = ""
+
+    def __call__(self, message: Message) -> Answer:
+        if self.away:
+            raise HubError(self.away)
+        if isinstance(message, Apply):
+            self.told += 1
+            self.peers = message.peers
+        now = int(time.time())
+        seen = [Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now) for p in self.peers]
+        return Answer(ok=True, peers=tuple(seen))
+
+
+class Bed:
+    def __init__(
+        self, path: Path, network: Network = NETWORK, desk: FakeDesk | None = None
+    ) -> None:
+        self.path, self.network, self.hub, self.cloud = path, network, Hub(), Cloud()
+        self.clock = self.now = time.time()
+        self.ledger = Ledger(path / "ledger.db")
+        self.ledger.read_whole("aws", self.now)
+        self.desk = desk
+        self.open()
+
+    def open(self) -> None:
+        """As after a start of the daemon."""
+        config = Config(
+            cluster=Cluster(name="c", uuid="u"), clouds=(AWS,), state_dir=str(self.path),
+            pools=(PoolSettings(name="pub", cloud="aws", nodes="pub[1-4]", cpus=2, memory=4096),),
+            join=Join(head="10.99.0.1", network=self.network),
+        )  # fmt: skip
+        site = Site.of(config, FakeSlurm(), self.ledger, {"aws": self.cloud}, lambda: self.now)
+        self.site = site_with(site, lambda: self.clock)
+        self.tunnels = Tunnels(
+            self.site,
+            self.network,
+            Inline(),
+            hub=self.hub,
+            desk=self.desk,
+            pause=0.0,  # type: ignore[arg-type]
+        )
+
+    def machine(self, node: str = "pub1", ident: str = "") -> Instance:
+        one = Instance(
+            id=ident or f"i-{node}", cloud="aws", node=node, generation=new_generation(self.now),
+            instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
+            state=InstanceState.RUNNING, launched=self.now, address="10.0.0.5",
+        )  # fmt: skip
+        self.ledger.adopt(replace(one, address=None), "pub", self.now)
+        return one
+
+    def prints(self, one: Instance, key: str) -> None:
+        text = (
+            f"[ 3.1] boot\r\nslurm-elastic-tunnel-key {one.generation} {one.node} {key}\r\nlogin:"
+        )
+        self.cloud.printed[one.id] = text
+
+    def until(self, condition: Callable[[], object]) -> None:
+        def look() -> bool:
+            self.tunnels.look()
+            return bool(condition())
+
+        eventually(look)
+
+    def admitted(self) -> set[tuple[str, bool]]:
+        return {(p.key, p.live) for p in self.hub.peers}
+
+    def kinds(self, node: str = "pub1") -> list[str]:
+        return [d.kind for d in self.ledger.decisions(node)]
+
+
+def site_with(site: Site, monotonic: Callable[[], float]) -> Site:
+    return dataclasses.replace(site, monotonic=monotonic)
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    made = Bed(tmp_path)
+    yield made
+    made.tunnels.close()
+    made.ledger.close()
+
+
+def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> None:
+    one = bed.machine()
+    bed.tunnels.look()
+    assert bed.hub.peers == ()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    (peer,), (machine,) = bed.hub.peers, bed.ledger.machines()
+    assert machine.instance.address == peer.address
+    (seen,) = in_tunnel(bed.site, "aws", [one])
+    assert seen.address == peer.address, "what the cloud says of addresses counts no more"
+    bed.until(lambda: bed.kinds() == ["enrolled"])
+
+
+def test_before_it_has_enrolled_a_machine_is_nowhere(bed: Bed) -> None:
+    (seen,) = in_tunnel(bed.site, "aws", [bed.machine()])
+    assert seen.address is None
+    assert in_tunnel(bed.site, "onprem", [bed.machine("pub2")])[0].address == "10.0.0.5"
+
+
+def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) -> None:
+    one = bed.machine()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.hub.peers)
+    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.tunnels.look()
+    assert bed.hub.peers == ()
+    assert bed.ledger.tunnels() == ()
+    again = bed.machine(ident="i-again")
+    bed.prints(again, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+
+
+def test_a_row_is_forgotten_only_after_the_hub_has_dropped_its_peer(bed: Bed) -> None:
+    one = bed.machine()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.hub.peers)
+    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.hub.away = "the hub is away"
+    bed.tunnels.look()
+    assert len(bed.ledger.tunnels()) == 1
+    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    assert health.error == "the hub is away"
+    bed.hub.away = ""
+    bed.tunnels.look()
+    assert (bed.hub.peers, bed.ledger.tunnels()) == ((), ())
+    assert [h.error for h in bed.ledger.health() if h.name == HEALTH] == [None]
+
+
+def test_after_a_restart_of_either_service_peers_are_those_of_live_machines(bed: Bed) -> None:
+    for node, key in (("pub1", K1), ("pub2", K2)):
+        bed.prints(bed.machine(node), key)
+    bed.until(lambda: bed.admitted() == {(K1, True), (K2, True)})
+    bed.hub.peers = (Peer(address="10.99.0.77", key=K3),)  # whoever that is
+    bed.tunnels.close()
+    bed.open()
+    bed.tunnels.look()
+    assert bed.admitted() == {(K1, True), (K2, True)}
+    bed.hub.peers = ()  # the hub has lost all
+    bed.clock += bed.site.config.timings.reconcile + 1
+    bed.tunnels.look()
+    assert bed.admitted() == {(K1, True), (K2, True)}
+
+
+def test_nothing_is_asked_of_the_hub_where_nothing_changes(bed: Bed) -> None:
+    bed.tunnels.look()
+    told = bed.hub.told
+    for _ in range(5):
+        bed.tunnels.look()
+    assert bed.hub.told == told == 1
+
+
+def test_a_key_is_one_machines(bed: Bed) -> None:
+    one, other = bed.machine("pub1"), bed.machine("pub2")
+    bed.prints(one, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    bed.prints(other, K1)
+    bed.until(lambda: "not-enrolled" in bed.kinds("pub2"))
+    bed.prints(one, K3)  # nor does a machine change its own
+    bed.tunnels.look()
+    assert bed.admitted() == {(K1, True)}
+
+
+def test_with_a_lost_ledger_machines_stay_in(bed: Bed) -> None:
+    one = bed.machine()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.hub.peers)
+    bed.tunnels.close()
+    bed.ledger.close()
+    (bed.path / "ledger.db").rename(bed.path / "lost.db")
+    bed.cloud.printed.clear()  # consoles are short
+    bed.ledger = Ledger(bed.path / "ledger.db")
+    bed.open()
+    bed.tunnels.look()
+    assert bed.admitted() == {(K1, True)}, "nobody has asked the cloud yet"
+    bed.ledger.adopt(replace(one, address=None), "pub", bed.now)
+    bed.ledger.read_whole("aws", bed.now)
+    bed.tunnels.look()
+    assert bed.admitted() == {(K1, True)}
+    assert [t.node for t in bed.ledger.tunnels()] == ["pub1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("slurm-elastic-tunnel-key g1 pub1 {0}", K1),
+        ("slurm-elastic-tunnel-key g1 pub2 {0}", ""),
+        ("slurm-elastic-tunnel-key g2 pub1 {0}", ""),
+        ("slurm-elastic-tunnel-key g1 pub1 {0}x", K1),
+        ("slurm-elastic-tunnel-key g1 pub1 AAAA", ""),
+        ("", ""),
+    ],
+)
+def test_only_the_machines_own_line_counts(bed: Bed, said: str, key: str) -> None:
+    one = replace(bed.machine(), generation="g1")
+    assert printed_key(said.format(K1), one) == key
+
+
+# keys that are good for enrolling only
+
+
+class Taken:
+    def __init__(self) -> None:
+        self.handed: list[tuple[str, str]] = []
+
+    def __call__(self, address: str, key: str) -> str:
+        self.handed.append((address, key))
+        return ""
+
+
+@pytest.fixture
+def once(tmp_path: Path) -> Iterator[Bed]:
+    network = Network(endpoint="192.0.2.1:51820", enrol=Enrol.ONCE)
+    made = Bed(tmp_path, network, FakeDesk(tmp_path))
+    yield made
+    made.tunnels.close()
+    made.ledger.close()
+
+
+class FakeDesk:
+    """Without a socket and wg(8)."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def public_key(self, generation: str, node: str) -> str:
+        return private_key(word_of(self._state, generation), node)
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_a_one_shot_key_is_dead_after_its_use_and_after_ten_minutes(once: Bed) -> None:
+    one = once.machine()
+    once.tunnels.look()
+    ((_, live),) = once.admitted()
+    assert not live
+    (peer,) = once.hub.peers
+    assert once.tunnels._handed_in("10.99.0.250", K2) == "refused"
+    assert once.tunnels._handed_in(peer.address, K1) == ""
+    assert once.admitted() == {(K1, True)}, "the hub has swapped them before the answer"
+    assert once.tunnels._handed_in(peer.address, K2) == "refused", "it was used"
+    late = once.machine("pub2")
+    once.tunnels.look()
+    assert len(once.hub.peers) == 2
+    once.now += 601
+    once.tunnels.look()
+    assert once.admitted() == {(K1, True)}
+    assert (one.node, late.node) == ("pub1", "pub2")
+
+
+def test_the_word_of_a_launch_is_the_same_again_and_of_no_other(once: Bed, tmp_path: Path) -> None:
+    word = enrolment_word(once.site, "aws", "g1")
+    assert word == enrolment_word(once.site, "aws", "g1") != enrolment_word(once.site, "aws", "g2")
+    assert private_key(word, "pub1") == enrolment_key(word, "pub1") != private_key(word, "pub2")
+    assert (once.path / "enrolment.secret").stat().st_mode & 0o077 == 0
+
+
+def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
+    taken = Taken()
+    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
+    desk.open()
+    assert desk._server is not None
+    place = desk._server.server_address
+    try:
+        for line, said in ((K1, "ok"), ("GET / HTTP/1.0", "no key"), ("x" * 500, "no key")):
+            assert _asked(place, line) == said  # type: ignore[arg-type]
+    finally:
+        desk.close()
+    assert taken.handed == [("127.0.0.1", K1)]
+
+
+def _asked(place: tuple[str, int], line: str) -> str:
+    with socket.create_connection(place, timeout=30) as connection:
+        connection.sendall(line.encode() + b"\n")
+        return connection.makefile().readline().strip()
+
+
+def test_the_public_part_is_wgs(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    try:
+        public = desk.public_key("g1", "pub1")
+    except HubError as error:
+        pytest.skip(str(error))
+    private = private_key(word_of(tmp_path, "g1"), "pub1")
+    shown = subprocess.run(
+        ["wg", "pubkey"], input=private, text=True, capture_output=True, check=True
+    )
+    assert public == shown.stdout.strip()
+    known = Tunnel(generation="g1", node="pub1", address="10.99.0.8", key=public, since=0.0)
+    assert len(known.key) == 44

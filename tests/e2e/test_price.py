@@ -1,0 +1,72 @@
+"""``slurm-elastic price`` on a real slurmctld: sbatch reads the options, users ask the daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.slurm.submission import ask_sbatch
+from tests.e2e.world import running_nodes
+
+pytestmark = pytest.mark.e2e
+SCRIPT = "#!/bin/sh\n#SBATCH --time=30 --ntasks=2\n#SBATCH --comment='two words'\nsleep 1\n"
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return sandbox(slurm_conf=("PrivateData=jobs",), static_nodes=1)
+
+
+@pytest.fixture
+def script(site: Sandbox) -> Path:
+    path = site.layout.dir / "priced.sh"
+    path.write_text(SCRIPT)
+    path.chmod(0o755)
+    return path
+
+
+def price(site: Sandbox, *words: str, user: str = "nobody") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", "price", *words]
+    return site.run(command, user=user, check=False)
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)["rows"]
+    return {r["forecast"]["partition"]: r | r["forecast"] for r in found}
+
+
+def test_options_are_read_by_sbatchs_own_rules(site: Sandbox, script: Path) -> None:
+    settings = SlurmSettings(conf=str(site.layout.slurm_conf))
+    asked = ask_sbatch(settings, str(script), ["--time", "1:00:00", "-p", "batch"])
+    assert asked.options["time"] == "01:00:00", "the command line goes before the script"
+    assert asked.options["ntasks"] == "2"
+    assert asked.options["partition"] == "batch"
+    assert asked.start is not None
+    with pytest.raises(SlurmElasticError, match="unrecognized option"):
+        ask_sbatch(settings, str(script), ["--no-such-option"])
+
+
+def test_a_user_sees_starts_and_costs_of_each_partition(site: Sandbox, script: Path) -> None:
+    running_nodes(site, [site.submit("sleep 300", "--partition=batch", "--time=60", user="root")])
+    done = price(site, str(script), "--partition=batch,onprem,aws", "--nodes=1", "--json")
+    found = rows(done)
+    assert (found["batch"]["low"], found["batch"]["high"]) == (0, 0)
+    assert 0 < found["batch"]["start"][1] < found["batch"]["by_limits"] <= 3600
+    assert found["batch"]["by_slurm"] > 3000, "Slurm goes by the limit of what runs"
+    assert found["onprem"]["start"][1] > 0, "a machine has to boot"
+    assert found["aws"]["chance"] > 0
+    assert 0 < found["aws"]["low"] <= found["aws"]["high"]
+    table = price(site, str(script), "--partition=batch,onprem,aws")
+    assert table.returncode == 0
+    assert price(site, str(script), "--constraint=nowhere").returncode == 1
+    assert max(map(len, table.stdout.splitlines())) <= 80

@@ -1,0 +1,89 @@
+"""Who may send what, as nftables takes it; and what the hub refuses to be asked for."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+from patience import patience
+
+from slurm_elastic.config.joining import Firewall, Network, NetworkKind
+from slurm_elastic.hub.link import seen_peers
+from slurm_elastic.hub.rules import table
+from slurm_elastic.hub.service import check
+from slurm_elastic.policies.peers import Peer
+from tests import netns
+
+KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+TUNNEL = Network(endpoint="h:51820", routes=("10.1.2.0/24",))
+SHUT = Network(
+    kind=NetworkKind.NONE, firewall=Firewall.NFTABLES, trusted=("10.1.0.0/16", "2001:db8::/32")
+)
+LIVE = Peer(address="10.99.0.9", key=KEY)
+COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+@pytest.mark.parametrize(
+    "network",
+    [TUNNEL, SHUT, Network(endpoint="h:1", node_ports=(6818,), firewall=Firewall.NFTABLES,
+                           trusted=("10.1.0.0/16",))],
+    ids=["tunnel", "firewall", "both"],
+)  # fmt: skip
+def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path) -> None:
+    peers = (Peer(address="192.0.2.7"),) if not network.tunnels else (LIVE, COMING)
+    (tmp_path / "rules").write_text(table(network, peers))
+    nft = f"nft -f {tmp_path}/rules"
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f"{nft} && {nft} && nft list ruleset"],
+        capture_output=True, text=True, check=False, timeout=patience(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("table inet") == 1
+    assert all(p.address in done.stdout for p in peers)
+
+
+def test_who_enrols_reaches_one_port_and_the_gone_reach_none() -> None:
+    text = table(TUNNEL, (LIVE, COMING))
+    assert 'iifname "wg-se" ip saddr @enrolling tcp dport 51821 accept' in text
+    assert text.index("@enrolling tcp") < text.index('iifname "wg-se" drop')
+    assert "established" not in text, "a connection that is there ends with its machine"
+    assert "elements = { 10.99.0.9 }" in text
+    assert "10.99.0.9" not in table(TUNNEL, (COMING,))
+
+
+def test_ports_are_closed_only_where_that_is_asked_for() -> None:
+    assert "6817" not in table(TUNNEL, (LIVE,))
+    assert "tcp dport { 6817 } drop" in table(SHUT, ())
+    assert "ip saddr @trusted accept" in table(SHUT, ())
+
+
+@pytest.mark.parametrize(
+    ("network", "peers", "why"),
+    [
+        (TUNNEL, [Peer(address="10.98.0.9", key=KEY)], "no address of a machine in 10.99.0.0/16"),
+        (TUNNEL, [Peer(address="10.99.0.1", key=KEY)], "no address of a machine"),
+        (TUNNEL, [Peer(address="10.99.0.9", key="0" * 44)], "no public key"),
+        (TUNNEL, [Peer(address="10.99.0.9; flush", key=KEY)], "decimal digits"),
+        (TUNNEL, [Peer(address="10.99.0.9")], "has no key"),
+        (TUNNEL, [LIVE, Peer(address="10.99.0.11", key=KEY)], "twice"),
+        (TUNNEL, [LIVE, Peer(address="10.99.0.9", key=OTHER)], "twice"),
+        (SHUT, [LIVE], "no address of a machine"),
+    ],
+)
+def test_nothing_else_can_be_asked_for(network: Network, peers: list[Peer], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check(network, peers)
+
+
+def test_what_wg_shows() -> None:
+    dump = f"PRIVATE\tPUBLIC\t51820\toff\n{KEY}\t(none)\t192.0.2.2:4\t10.99.0.9/32\t17\t3\t4\t25\n"
+    dump += f"{OTHER}\t(none)\t(none)\t(none)\t0\t0\t0\toff\n"
+    one, other = seen_peers(dump)
+    assert (one.endpoint, one.addresses, one.handshake, one.received) == (
+        "192.0.2.2:4", ("10.99.0.9/32",), 17, 3,
+    )  # fmt: skip
+    assert (other.endpoint, other.addresses) == ("", ())
+    assert "PRIVATE" not in repr((one, other))

@@ -1,0 +1,107 @@
+"""The parts of an image that are files: users, additions, and what is of one machine."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from needs import ROOT
+
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.image import tree
+from slurm_elastic.image.recipe import Recipe
+
+PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"
+GROUP = "root:x:0:\nadm:x:4:\nnogroup:x:65534:\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    etc = tmp_path / "root" / "etc"
+    etc.mkdir(parents=True)
+    for name, text in (("passwd", PASSWD), ("group", GROUP), ("shadow", "root:*:1::::::\n")):
+        (etc / name).write_text(text)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def alice(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pwd.struct_passwd(("alice", "$6$hash", 1234, 1234, "Alice", "/home/alice", "/bin/bash"))
+    own = grp.struct_group(("alice", "x", 1234, []))
+    lab = grp.struct_group(("lab", "x", 2000, ["alice", "carol"]))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: {"alice": one}[name])
+    monkeypatch.setattr(grp, "getgrgid", lambda number: {1234: own}[number])
+    monkeypatch.setattr(grp, "getgrall", lambda: [own, lab])
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_user_comes_with_groups_and_without_a_password(place: Path) -> None:
+    tree._copy_users(("alice", "alice"), place)
+    assert (place / "etc/passwd").read_text() == (
+        PASSWD + "alice:x:1234:1234:Alice:/home/alice:/bin/bash\n"
+    )
+    assert (place / "etc/group").read_text() == GROUP + "alice:x:1234:\nlab:x:2000:alice\n"
+    assert (place / "etc/shadow").read_text().splitlines()[1].startswith("alice:!*:")
+    assert "hash" not in (place / "etc/shadow").read_text()
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_user_whose_number_differs_in_the_image_is_refused(place: Path) -> None:
+    with (place / "etc/passwd").open("a") as file:
+        file.write("alice:x:999:999::/:/bin/sh\n")
+    with pytest.raises(SlurmElasticError, match="1234 on this host and 999 in the image"):
+        tree._copy_users(("alice",), place)
+
+
+def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> None:
+    gone = (
+        "etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub", "etc/munge/munge.key",
+        "var/lib/systemd/random-seed", "var/lib/cloud/instances/i-1/user-data.txt",
+        "etc/systemd/system/multi-user.target.wants/slurmd.service",
+        "etc/systemd/system/multi-user.target.wants/munge.service",
+    )  # fmt: skip
+    for name in (*gone, "etc/ssh/sshd_config", "etc/machine-id", "var/log/dpkg.log"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("x")
+    tree._clean(Recipe(), place)
+    assert [name for name in gone if (place / name).exists()] == []
+    assert (place / "etc/ssh/sshd_config").exists()
+    assert (place / "etc/machine-id").read_text() == ""
+
+
+def test_mounts_have_their_places_and_files_lie_over_what_was_there(
+    place: Path, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    (files / "etc").mkdir(parents=True)
+    (files / "etc" / "passwd").write_text(PASSWD)
+    (files / "etc" / "motd").write_text("hello\n")
+    recipe = Recipe(files=str(files), mounts=("head:/home /data/home nfs defaults 0 0",))
+    tree._lay_over(recipe, place)
+    assert (place / "etc/motd").read_text() == "hello\n"
+    assert (place / "data/home").is_dir()
+    assert (place / "etc/fstab").read_text() == "head:/home /data/home nfs defaults 0 0\n"
+
+
+@ROOT
+def test_files_laid_over_are_roots(place: Path, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "program").write_text("")
+    os.chown(files / "program", 65534, 65534)
+    (files / "program").chmod(0o750)
+    tree._lay_over(Recipe(files=str(files)), place)
+    found = (place / "program").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (0, 0o750)
+
+
+def test_what_this_host_lacks_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    recipe = Recipe(files=str(tmp_path / "no"), cloud_init="/no/file", users=("no-such-user",))
+    with pytest.raises(ConfigError) as caught:
+        tree.check_files(recipe)
+    assert [text.partition(":")[0] for text in caught.value.problems] == [
+        "files", "cloud_init", "users[0]",
+    ]  # fmt: skip

@@ -1,0 +1,43 @@
+"""Interruptions of spot machines: their chance, and what checkpoints save of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.policies.exposure import RESTART, chance, with_saves, without_saves
+
+HOUR = 3600.0
+
+
+def test_any_of_its_machines_interrupts_a_job() -> None:
+    assert chance(HOUR, 24 * HOUR, 1) == pytest.approx(0.0408, abs=1e-3)
+    assert chance(HOUR, 24 * HOUR, 24) == pytest.approx(0.632, abs=1e-3)
+
+
+def test_a_run_far_longer_than_machines_last_ends_with_checkpoints_only() -> None:
+    assert without_saves(1000 * HOUR, 6 * HOUR, 1) is None
+    saved = with_saves(1000 * HOUR, 6 * HOUR, 1, 60.0)
+    assert saved is not None
+    assert 1000 * HOUR < saved < 1200 * HOUR
+
+
+def test_daly_s_figure_for_a_day_on_machines_that_last_a_day() -> None:
+    plain = without_saves(24 * HOUR, 24 * HOUR, 1)
+    assert plain == pytest.approx((24 * HOUR + RESTART) * (2.718281828 - 1))
+
+
+@given(
+    run=st.floats(60, 1e6), mtti=st.floats(600, 1e7), machines=st.integers(1, 1000),
+    save=st.floats(1, 3600),
+)  # fmt: skip
+def test_checkpoints_never_make_it_longer_than_none(
+    run: float, mtti: float, machines: int, save: float
+) -> None:
+    plain = without_saves(run, mtti, machines)
+    saved = with_saves(run, mtti, machines, save)
+    assert 0 <= chance(run, mtti, machines) <= 1
+    if plain is not None:
+        assert saved is not None
+        assert run * 0.999 <= saved <= plain

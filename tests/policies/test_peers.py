@@ -1,0 +1,111 @@
+"""Who may reach the head, and which address each node has in the tunnel."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.hostlist import compress, expand
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_ledger import Machine, Tunnel
+from slurm_elastic.policies.peers import (
+    Peer,
+    addresses_of,
+    admission,
+    blocks,
+    head_address,
+    may_enrol_once,
+    room_for,
+)
+from slurm_elastic.programs.tunnel import own_address
+
+SUBNET = "10.99.0.0/24"
+ADDRESSES = {"pub1": "10.99.0.8", "pub2": "10.99.0.9"}
+CLOUDS = frozenset({"aws"})
+sizes = st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.integers(1, 60), max_size=8)
+
+
+def machine(
+    node: str = "pub1", cloud: str = "aws", generation: str = "g1", **more: object
+) -> Machine:
+    one = Instance(
+        id=f"i-{node}-{generation}", cloud=cloud, node=node, generation=generation, instance_type="c",
+        zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=0.0,
+        address="10.0.0.5",
+    )  # fmt: skip
+    return replace(Machine(instance=one, pool="pub"), **more)
+
+
+def tunnel(node: str = "pub1", generation: str = "g1", key: str = "K") -> Tunnel:
+    return Tunnel(generation=generation, node=node, address=ADDRESSES[node], key=key, since=0.0)
+
+
+def test_a_machine_that_enrolled_is_let_in_until_its_end_is_decided() -> None:
+    seen = admission([machine()], [], [tunnel()], ADDRESSES, CLOUDS)
+    assert seen.peers == (Peer(address="10.99.0.8", key="K"),)
+    assert (seen.enrolling, seen.over) == ((), ())
+    for gone in (
+        machine(suspending=5.0),
+        replace(machine(), instance=replace(machine().instance, state=InstanceState.STOPPING)),
+    ):
+        seen = admission([gone], [], [tunnel()], ADDRESSES, CLOUDS)
+        assert (seen.peers, seen.enrolling, seen.over) == ((), (), (tunnel(),))
+    assert admission([], [], [tunnel()], ADDRESSES, CLOUDS).over == (tunnel(),)
+
+
+def test_the_key_of_a_machine_is_not_that_of_the_next_one_for_its_node() -> None:
+    seen = admission([machine(generation="g2")], [], [tunnel()], ADDRESSES, CLOUDS)
+    assert (seen.peers, seen.over) == ((), (tunnel(),))
+    assert [(e.generation, e.node, e.address) for e in seen.enrolling] == [
+        ("g2", "pub1", "10.99.0.8")
+    ]
+
+
+def test_machines_without_a_tunnel_come_from_their_own_addresses() -> None:
+    some = [machine(cloud="onprem"), machine("pub2", cloud="onprem")]
+    seen = admission(some, [], [], {}, CLOUDS)
+    assert seen.peers == (Peer(address="10.0.0.5"),)
+
+
+def test_a_key_for_enrolling_is_good_for_ten_minutes() -> None:
+    born = 1_800_000_000.0
+    (one,) = admission(
+        [machine(generation=f"g{int(born * 1000):013d}-x")], [], [], ADDRESSES, CLOUDS
+    ).enrolling
+    assert may_enrol_once(one, born + 599)
+    assert not may_enrol_once(one, born + 600)
+
+
+@given(sizes)
+def test_blocks_keep_apart_in_any_order(pools: dict[str, int]) -> None:
+    if not room_for("10.99.0.0/20", list(pools.values())):
+        return
+    placed = blocks("10.99.0.0/20", pools)
+    spans = sorted((start, start + pools[name]) for name, start in placed.items())
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert all(start >= 8 and end <= 4096 - 8 for start, end in spans)
+    assert blocks("10.99.0.0/20", dict(reversed(pools.items()))) == placed
+
+
+def test_another_pool_moves_none_of_the_others() -> None:
+    before = {f"pool{n}": 20 for n in range(5)}
+    old = blocks("10.99.0.0/16", before)
+    new = blocks("10.99.0.0/16", before | {"another": 100})
+    assert {name: new[name] for name in before} == old
+
+
+@given(st.lists(st.from_regex(r"(pub|gpu-)[0-9]{1,3}", fullmatch=True), min_size=1, max_size=40,
+                unique=True))  # fmt: skip
+def test_a_machine_finds_the_same_address(names: list[str]) -> None:
+    nodes = expand(compress(names))
+    addresses = addresses_of("10.99.0.0/16", {"pub": nodes, "other": ["x1"]})
+    settings = {"pools": {"pub": {"first": addresses[nodes[0]], "nodes": compress(nodes)}}}
+    found = {n: own_address(settings, {"pool": "pub", "node": n}) for n in nodes}
+    assert found == {n: addresses[n] for n in nodes}
+    assert len(set(addresses.values())) == len(addresses)
+    inside = IPv4Network("10.99.0.0/16")
+    assert all(IPv4Address(a) in inside and a != head_address(str(inside)) for a in found.values())

@@ -1,0 +1,241 @@
+"""The provider of hosts with a BMC: the suite of all clouds on OpenStack's BMC emulator; and what is ours
+to switch off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
+
+from slurm_elastic.config import configfile
+from slurm_elastic.errors import CapacityError, ConfigError, TransientError
+from slurm_elastic.model import InstanceState, LaunchSpec, Level
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider, redfish
+from slurm_elastic.testing.contract import (
+    CLUSTER,
+    FaultContract,
+    LaunchContract,
+    ScarceContract,
+    spec_for,
+)
+from slurm_elastic.testing.matrix import FaultMatrix
+
+MOST_LINES = 250
+
+
+@pytest.fixture(scope="module")
+def bmcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bmcs]:
+    with running(tmp_path_factory.mktemp("bmcs")) as made:
+        yield made
+
+
+@pytest.fixture
+def bed(bmcs: Bmcs, tmp_path: Path) -> RedfishBed:
+    return RedfishBed(bmcs, tmp_path)
+
+
+@pytest.fixture
+def new_bed(bmcs: Bmcs) -> Callable[[Path], MatrixBed]:
+    return lambda place: MatrixBed(bmcs, place)
+
+
+@pytest.mark.usefixtures("guarded")
+class TestRedfishLaunches(LaunchContract): ...
+
+
+@pytest.mark.usefixtures("guarded")
+class TestRedfishScarcity(ScarceContract): ...
+
+
+@pytest.mark.usefixtures("guarded")
+class TestRedfishFaults(FaultContract):
+    asks_for_notices = False
+
+
+class TestRedfishMatrix(FaultMatrix): ...
+
+
+def states(provider: Provider) -> dict[str, InstanceState]:
+    return {m.node: m.state for m in provider.instances()}
+
+
+def aged(bed: RedfishBed, seconds: float) -> Provider:
+    """A provider that looks that much later."""
+    return MatrixBed.open(bed, lambda: time.time() + seconds)  # type: ignore[arg-type]
+
+
+# whose a host is
+
+
+def test_a_host_that_a_person_switched_on_is_neither_used_nor_switched_off(bed: RedfishBed) -> None:
+    bed.bmcs.press("h1", "On")
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    assert [m.node for m in provider.launch(spec)] == ["h2"]
+    provider.terminate([f"h1-{spec.generation}", "h1"])
+    assert bed.bmcs.on() == {"h1", "h2"}
+    with pytest.raises(CapacityError, match="h1 is on, and not by us"):
+        provider.launch(replace(spec, generation="g2", nodes=("h1",)))
+
+
+def test_a_host_that_went_off_is_nobodys_even_when_a_person_switches_it_on(bed: RedfishBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    assert states(provider) == {"h1": InstanceState.RUNNING}
+    bed.bmcs.press("h1", "Off")
+    assert states(provider) == {}
+    bed.bmcs.press("h1", "On")
+    provider.terminate([machine.id])
+    assert bed.bmcs.on() == {"h1"}
+    assert states(provider) == {}
+
+
+def test_two_heads_that_share_hosts_and_claims_never_use_one_twice(bed: RedfishBed) -> None:
+    ours, theirs = bed.open(), bed.open("11111111-2222-3333-4444-555555555555")
+    spec = spec_for(bed, ours, 1)
+    ours.launch(spec)
+    bed.bmcs.press("h1", "Off")  # it has not come up yet
+    with pytest.raises(CapacityError, match="h1 was claimed for an earlier launch"):
+        theirs.launch(replace(spec, generation="theirs"))
+
+
+def test_a_host_that_never_comes_on_is_given_up_and_free_again(bed: RedfishBed) -> None:
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 1))
+    bed.bmcs.press("h1", "Off")
+    assert states(aged(bed, 60)) == {"h1": InstanceState.PENDING}
+    assert states(aged(bed, 130)) == {"h1": InstanceState.STOPPING}
+    assert states(aged(bed, 140)) == {}
+    assert bed.claims() == {}
+
+
+def test_one_that_does_not_shut_down_is_switched_off(bed: RedfishBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    assert states(provider) == {"h1": InstanceState.RUNNING}
+    provider.terminate([machine.id])
+    bed.bmcs.press("h1", "On")  # its system hangs on the way down
+    assert states(aged(bed, 100)) == {"h1": InstanceState.STOPPING}
+    assert bed.bmcs.on() == {"h1"}
+    assert states(aged(bed, 200)) == {"h1": InstanceState.STOPPING}
+    assert bed.bmcs.on() == set()
+    assert states(provider) == {}
+
+
+def test_a_host_that_does_not_answer_is_as_it_was(bed: RedfishBed) -> None:
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 2))
+    assert set(states(provider).values()) == {InstanceState.RUNNING}
+    bed.bmcs.trouble = {"list": ["internal", 1]}
+    assert states(provider) == dict.fromkeys(("h1", "h2"), InstanceState.RUNNING)
+
+
+def test_an_order_that_never_arrived_is_given_again(bed: RedfishBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    bed.bmcs.trouble = {"launch": ["reset before", 1]}
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    assert bed.bmcs.on() == set()
+    assert [m.node for m in bed.open().launch(spec)] == ["h1"]
+    assert bed.bmcs.on() == {"h1"}
+
+
+def test_doctor_is_told_of_each_host(bed: RedfishBed) -> None:
+    bed.bmcs.press("h2", "On")
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 1))
+    found = {f.what: (f.level, f.found) for f in provider.examine(())}  # type: ignore[attr-defined]
+    assert found["host h1"] == (Level.OK, "on, ours")
+    assert found["host h2"][0] is Level.NOTE
+    assert "not by us" in found["host h2"][1]
+    assert found["host h3"] == (Level.OK, "off")
+    assert len(found) == len(HOSTS)
+
+
+# by a command
+
+
+PROGRAM = """#!/bin/sh
+cd "$(dirname "$0")"
+case $1 in
+    state) if [ -e "$2.on" ]; then echo on; else echo off; fi ;;
+    on) [ "$2" != broken ] || { echo "no such outlet" >&2; exit 3; }; touch "$2.on" ;;
+    *) rm -f "$2.on" ;;
+esac
+"""
+
+
+@pytest.fixture
+def commanded(tmp_path: Path) -> Provider:
+    file = tmp_path / "power"
+    file.write_text(PROGRAM)
+    file.chmod(0o755)
+    hosts = {h: f"outlet-{h}" for h in HOSTS} | {"h5": "broken"}
+    return open_provider(rack(tmp_path, command=(str(file),), hosts=hosts), CLUSTER)
+
+
+def test_a_command_switches_hosts_as_well(commanded: Provider, tmp_path: Path) -> None:
+    pool = RedfishBed.pool
+    spec = LaunchSpec(
+        generation="g1", pool=pool, nodes=("h1", "h2"), offer=commanded.offers(pool)[0]
+    )
+    machines = commanded.launch(spec)
+    assert (tmp_path / "outlet-h1.on").exists()
+    assert states(commanded) == dict.fromkeys(("h1", "h2"), InstanceState.RUNNING)
+    commanded.terminate([m.id for m in machines])
+    assert not (tmp_path / "outlet-h1.on").exists()
+    assert states(commanded) == {}
+    with pytest.raises(TransientError, match="no such outlet"):
+        commanded.launch(replace(spec, generation="g2", nodes=("h5",)))
+
+
+# the configuration
+
+
+SITE = """
+cluster: {name: demo, uuid: 7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11}
+clouds:
+  - name: rack
+    provider: redfish
+    location: on-premises
+    hosts: {r1: "https://b1/redfish/v1/Systems/1", r2: "https://b2/redfish/v1/Systems/1"}
+    credentials: /nonexistent
+    types: {host: {cpus: 2, memory: 4G, price: 0.1}}
+pools:
+  - {name: r, cloud: rack, nodes: "r[1-2]", cpus: 2, memory: 4G, instance_types: [host], markets: [reserved]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("r[1-2]", "r[1-3]", r"pools\[0\] \(r\).nodes: found 'r3', expected nodes that clouds\[0\].hosts has"),
+        ("https://b2", "b2", "r2: found 'b2/redfish/v1/Systems/1', expected a URL as https"),
+        ("https://b2", "https://b1", "found a host that another node has, too, expected one for each node"),
+        ("    credentials: /nonexistent\n", "", "found no 'credentials', expected a JSON file"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(right: str, wrong: str, told: str) -> None:
+    configfile.parse(SITE, "site.yaml")
+    with pytest.raises(ConfigError, match=told):
+        configfile.parse(SITE.replace(right, wrong), "site.yaml")
+
+
+def test_credentials_that_cannot_be_read_are_a_mistake() -> None:
+    config = configfile.parse(SITE, "site.yaml")
+    with pytest.raises(ConfigError, match="cloud 'rack': credentials: /nonexistent"):
+        open_provider(config.clouds[0], config.cluster, config)
+
+
+def test_it_is_small() -> None:
+    folder = Path(redfish.__file__).parent
+    lines = sum(len(file.read_text().splitlines()) for file in folder.glob("*.py"))
+    print(f"provider redfish: {lines} lines")
+    assert 0 < lines <= MOST_LINES

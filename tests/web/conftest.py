@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver import Chrome
+
+from tests.web.stage import CHROMIUM, DRIVER, chromium
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("not installed: chromium, chromium-driver")
+    with chromium() as driver:
+        yield driver
