@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ def state() -> dict[str, object]:
         "working directory": _here(),
         "umask": oct(mask),
         "sys.path": tuple(sys.path),
+        "garbage collection": gc.isenabled(),
         "socket timeout": socket.getdefaulttimeout(),
         "logging.disable": root.manager.disable,
         "log level": root.level,

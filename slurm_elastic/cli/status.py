@@ -84,8 +84,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Show the status of the configured cluster; 1 when neither ledger nor Slurm could be read."""
-    if args.watch is None:
-        gc.disable()  # tens of thousands of values, all of which are needed to the end
+    with contextlib.nullcontext() if args.watch else _uncollected():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm, excluded=False)
     part: Part = (args.cloud, args.pool)
@@ -100,6 +103,16 @@ def run(args: argparse.Namespace) -> int:
         except SlurmElasticError as error:  # the daemon may be back at the next look
             print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
     return 0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is looked for: of tens of thousands of values all are needed to the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def show(
