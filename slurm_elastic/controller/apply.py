@@ -187,8 +187,9 @@ class _Apply:
 
     def _launch(self, nodes: Sequence[str]) -> None:
         site = self._site
-        if not site.ledger.was_read_whole(self._cloud):
-            return  # what it has is in no limit yet: the round after this one buys
+        read = site.ledger.clouds_read()
+        if self._cloud not in read or site.unlearnt(read):
+            return  # what is there is in no limit yet: a later round buys
         pools = {node: site.pool_of.get(node) for node in nodes}
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Offer, Pool, Usage
+from slurm_elastic.model import Limits, Offer, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -43,7 +43,8 @@ class Site:
     as the clouds told last; machines that were bought when less was known count so, too.
     ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
     forgotten is tried once more, and found too large again. ``blocked``: by cloud, why nothing may
-    be started there before the site allows it.
+    be started there before the site allows it. ``unreadable``: by cloud, why its last list could
+    not be read; a cloud that was not read yet is not in it.
     """
 
     config: Config
@@ -62,6 +63,7 @@ class Site:
     dearest: dict[str, float] = field(default_factory=dict)
     oversized: dict[int, Barred] = field(default_factory=dict)
     blocked: Mapping[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -114,6 +116,14 @@ class Site:
     def usage(self) -> Usage:
         """The usage that is paid for now, by the ledger."""
         return usage(*self.ledger.current(), self.dearest)
+
+    def unlearnt(self, read: Collection[str]) -> str:
+        """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; ""
+        for none. One that cannot be read is not waited for. ``read``: the clouds it knows whole.
+        """
+        if self.config.limits == Limits():
+            return ""
+        return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
 
     def learn_prices(self, offers: Iterable[Offer]) -> None:
         """The machines that a cloud told just now."""

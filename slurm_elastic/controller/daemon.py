@@ -42,7 +42,6 @@ from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Condition
-from slurm_elastic.model import Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.spool import Request, Spool
 
@@ -316,23 +315,14 @@ class Daemon:
         """
         site = self._site
         if cloud in read:
-            unknown = self._uncounted(read)
+            unknown = site.unlearnt(read)
             if unknown and still_wanted(site, cloud, request, view):
                 raise NotLearntError(f"{unknown}: not read yet, its machines count in the limits")
             return ""
-        trouble = self._rounds[cloud].reader.trouble
+        trouble = site.unreadable.get(cloud, "")
         if not trouble and still_wanted(site, cloud, request, view):
             raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
         return f"it was never read, what it has is not known: {trouble}" if trouble else ""
-
-    def _uncounted(self, read: Collection[str]) -> str:
-        """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; one
-        that cannot be read is not waited for.
-        """
-        if self._site.config.limits == Limits():
-            return ""
-        readable = [name for name, one in self._rounds.items() if not one.reader.trouble]
-        return next((name for name in readable if name not in read), "")
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

@@ -114,13 +114,11 @@ class CloudReader:
                 self._site.providers[cloud].instances(), self._listed_price, self._site.now()
             )
         except ProviderError as error:
-            self.trouble, self.code = str(error), "unreadable"
-            if isinstance(error, AuthError):
-                self.code = "auth"
+            self._unreadable(str(error), "auth" if isinstance(error, AuthError) else "unreadable")
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
         except Exception as error:
-            self.trouble, self.code = f"{cloud}: {type(error).__name__}: {error}", "unreadable"
+            self._unreadable(f"{cloud}: {type(error).__name__}: {error}", "unreadable")
             log.exception("cloud cannot be read cloud=%s", cloud)
             return None
         for id_, why in found.doubts.items():
@@ -130,8 +128,13 @@ class CloudReader:
                     cloud, id_, why,
                 )  # fmt: skip
         self.trouble = self.code = None
+        self._site.unreadable.pop(cloud, None)
         self.doubts, self.unusable = found.doubts, found.unusable
         return in_tunnel(self._site, cloud, found.machines)
+
+    def _unreadable(self, trouble: str, code: str) -> None:
+        self.trouble, self.code = trouble, code
+        self._site.unreadable[self._cloud] = trouble
 
     def _listed_price(self, one: Instance) -> float:
         """The price of a machine by the configuration ($/h)."""

@@ -242,14 +242,11 @@ class Ledger(Machines, Tunnels):
         sql = "insert or ignore into read_whole (cloud, at) values (?, ?)"
         self._put("complete", sql, cloud, now)
 
-    def was_read_whole(self, cloud: str) -> bool:
-        """Whether the ledger has had what there is of ``cloud``. A new ledger, and one to which the
-        cloud is new, have not: it may have machines of ours.
+    def clouds_read(self) -> frozenset[str]:
+        """The clouds whose machines are all in the ledger. A cloud that a new ledger lacks, or that
+        is new itself, may have machines of ours.
         """
-        return cloud in self._read_whole()
-
-    def _read_whole(self) -> tuple[str, ...]:
-        return self._tables("complete")[0]
+        return frozenset(self._tables("complete")[0])
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.

@@ -57,7 +57,7 @@ def test_a_poisoned_machine_in_the_middle_hides_no_other(
     world.lose_ledger()
     world.tick()
     assert sorted(machines(world)) == ids
-    assert world.ledger.was_read_whole("pub")
+    assert "pub" in world.ledger.clouds_read()
     one = machines(world)["pub-1"]
     assert (one.instance.price, one.worst_price) == (0.1, 0.1), "the limits count it"
     told = next(d for d in world.ledger.decisions(one.instance.node) if d.kind == "adopted")
@@ -89,7 +89,7 @@ def test_a_machine_without_an_id_is_told_of_with_what_to_do(world: World) -> Non
         r"1 serve nobody: i-\x1b]0;owned\x07: its cloud lists it under an id that is none, so "
         "nothing can end it from here: end it with the cloud's own tools"
     )
-    assert world.ledger.was_read_whole("pub"), "it was dealt with: the others may be used"
+    assert "pub" in world.ledger.clouds_read(), "it was dealt with: the others may be used"
     world.accounts["pub"].machines.pop("i-\x1b]0;owned\x07")
     world.advance(60)
     assert {h.name: h.error for h in world.ledger.health()}["paid machines"] is None
@@ -111,11 +111,11 @@ def test_nothing_is_bought_while_a_listed_machine_could_not_be_taken_in(
     world.slurm.submit(1, ("pub3",))
     world.advance(60)
     assert sorted(machines(world)) == ["pub-0", "pub-2"], "the later one is taken in"
-    assert not world.ledger.was_read_whole("pub")
+    assert "pub" not in world.ledger.clouds_read()
     assert sorted(i.id for i in world.alive("pub")) == ids, "nothing was bought"
     monkeypatch.setattr(world.ledger, "adopt", adopt)
     world.advance(60)
-    assert world.ledger.was_read_whole("pub")
+    assert "pub" in world.ledger.clouds_read()
 
 
 def test_a_launchs_answer_with_a_poisoned_price_is_kept_at_the_offers(

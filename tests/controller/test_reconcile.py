@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.errors import AuthError, SlurmError
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.policies.node_state import Phase, phase
-from tests.controller.world import World
+from tests.controller.world import PUB, World
 
 ADMIN = "fan is broken"
 
@@ -44,6 +45,24 @@ def test_a_lost_ledger_is_learnt_from_the_clouds_and_nothing_ends(world: World) 
     assert sorted(i.id for i in world.alive()) == alive
     (spot,) = [m for m in world.ledger.machines() if m.instance.cloud == "pub"]
     assert spot.worst_price == pytest.approx(0.10), "limits count it as before"
+
+
+def test_with_a_new_ledger_no_round_buys_while_another_cloud_may_have_machines_under_the_cap(
+    world: World,
+) -> None:
+    """The cluster may have four machines; it has two where nobody has looked yet."""
+    up(world, "op1", "op2")
+    world.lose_ledger()
+    for node in PUB:
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    slow, quick = Round(world.site, "onp"), Round(world.site, "pub")
+    for _ in range(3):  # what is missing is bought again after a while alone
+        world.now += 60
+        quick.run()
+    assert len(world.alive("pub")) == 0
+    slow.run()
+    quick.run()
+    assert len(world.alive("pub")) == 2, "what the cap leaves"
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
