@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import stat
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.caller import Caller
-from slurm_elastic.ckptroot.packing import item_of, pack, unpack
+from slurm_elastic.ckptroot.packing import Item, closed, item_of, pack, unpack
 from slurm_elastic.ckptroot.proc import status_of
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused
@@ -37,6 +38,7 @@ _INDEX_MOST = 64 << 20
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
                     "f2fs"})  # fmt: skip
 _MOUNTS = 1 << 20
+_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a mount point
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _EARLIER = 1.0
 """Seconds by which the kernel's clock of files may be behind."""
@@ -58,15 +60,24 @@ class Baggage:
         candidates = dict.fromkeys(p for p in (*PLACES, given) if p.startswith("/"))
         self.places = tuple(p for p in candidates if is_local(p, shared))
         self._given = given
-        self._own = [given] if given in self.places and given not in PLACES else []
+        self._own = [given] if given in self.places and self._is_for_one_job(given) else []
         self._made: list[str] = []
         self._left: dict[str, tuple[int, int]] = {}
+        self._fresh: dict[str, tuple[int, int]] = {}
+
+    def _is_for_one_job(self, path: str) -> bool:
+        """Whether a TMPDIR is no place of all users, such as a node's /scratch."""
+        try:
+            return path not in PLACES and os.stat(path).st_uid == self._caller.uid
+        except OSError:
+            return False
 
     def prepare(self) -> dict[bytes, bytes]:
         """Before the job starts: what its environment lacks, a TMPDIR of its own."""
-        if self._given not in ("", *PLACES) or PLACES[0] not in self.places:
+        top = self._given or PLACES[0]
+        if self._own or top not in self.places:
             return {}
-        path = f"{PLACES[0]}/slurm-elastic-{self._caller.job}-{secrets.token_hex(4)}"
+        path = f"{top}/slurm-elastic-{self._caller.job}-{secrets.token_hex(4)}"
         try:
             with self._as_user():
                 os.mkdir(path, 0o700)
@@ -100,6 +111,7 @@ class Baggage:
                 if looked > LOOKED:
                     raise Refused(f"more than {LOOKED} files are in {' and '.join(self.places)}")
                 if self._is_ours(path, seen):
+                    _check_is_open(path, seen)
                     found[path] = seen
         if others := self._others(tasks):
             found = self._told_apart(found, tasks, others)
@@ -135,6 +147,7 @@ class Baggage:
         """Into the image, at most that many bytes of data, or Refused. The tasks stand still."""
         found = self.found(tasks)
         self._taken = {path: (seen.st_ino, seen.st_ctime_ns) for path, seen in found.items()}
+        self._fresh = {}
         if not found:
             return
         names: dict[tuple[int, int], str] = {}
@@ -160,27 +173,54 @@ class Baggage:
             index = files.json_of(files.read(image / INDEX, _INDEX_MOST, owners=(0,)))
         except FileNotFoundError:
             return
+        self.withdraw()
         items = [item_of(one) for one in index["items"]]
         self._left = self._read_record() | self._left
         self._own += index["own"]
         self._made += index["own"]
-        data = files.opened(image / DATA, owners=(0,))
+        data, laid = files.opened(image / DATA, owners=(0,)), list[Item]()
         try:
-            at = 0
-            for item in items:
-                self._check_place(item.path)
-                with self._as_user(), _told(item.path):
-                    at = unpack(item, data, at, self._make_way)
-                    there = os.lstat(item.path)
-                # Should this image not be used after all, it is in no other one's way.
-                self._left[item.path] = (there.st_ino, there.st_ctime_ns)
+            self._lay_out(items, data, laid)
         finally:
             os.close(data)
+            self._note(laid)
+
+    def _lay_out(self, items: list[Item], data: int, laid: list[Item]) -> None:
+        at = 0
+        for item in items:
+            self._check_place(item.path)
+            with self._as_user(), _told(item.path):
+                before = _state(item.path)
+                at = unpack(item, data, at, self._make_way)
+                now = _state(item.path)
+            laid.append(item)
+            if now and (before is None or before[0] != now[0]):
+                self._fresh[item.path] = now
+        for item in reversed(items):  # after what is in them
+            if stat.S_ISDIR(item.mode):
+                with self._as_user(), _told(item.path):
+                    closed(item)
+
+    def _note(self, laid: list[Item]) -> None:
+        """Should the image not be used after all, what is here of it is in no other one's way."""
         with self._as_user():
-            for item in reversed(items):  # after what is in them
-                if stat.S_ISDIR(item.mode):
-                    with _told(item.path):
-                        os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns))
+            for item in laid:
+                with contextlib.suppress(OSError):
+                    there = os.lstat(item.path)
+                    self._left[item.path] = (there.st_ino, there.st_ctime_ns)
+
+    def withdraw(self) -> None:
+        """Remove what was laid out of an image that is not used after all, unless it was changed:
+        an older image, or a job that starts anew, knows nothing of it.
+        """
+        with self._as_user():
+            for path, state in reversed(self._fresh.items()):  # what is in a directory before it
+                with contextlib.suppress(OSError):
+                    if stat.S_ISDIR(os.lstat(path).st_mode):
+                        os.rmdir(path)
+                    elif _state(path) == state:
+                        os.unlink(path)
+        self._fresh = {}
 
     def _read_record(self) -> dict[str, tuple[int, int]]:
         try:
@@ -264,6 +304,20 @@ class Baggage:
         return as_user(self._caller.uid, self._caller.gid, self._caller.groups)
 
 
+def _check_is_open(path: str, seen: os.stat_result) -> None:
+    """Refused for a directory whose files would be missed, as its user may not list or enter it."""
+    if stat.S_ISDIR(seen.st_mode) and ~seen.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
+        raise Refused(f"{path} cannot be looked through with the rights of its user")
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """Inode and time of the last writing; None where there is nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        there = os.lstat(path)
+        return there.st_ino, there.st_mtime_ns
+    return None
+
+
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
     try:
@@ -299,16 +353,23 @@ def is_local(path: str, shared: Path) -> bool:
     ``shared``.
     """
     try:
-        wanted = os.stat(path).st_dev
-        if wanted == os.stat(shared).st_dev:
+        if os.stat(path).st_dev == os.stat(shared).st_dev:
             return False
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read(_MOUNTS).splitlines()
+            mounts, _, _ = file.read(_MOUNTS).rpartition("\n")
+        return file_system(os.path.realpath(path), mounts) in _LOCAL
     except OSError:
         return False
-    for line in lines:
+
+
+def file_system(path: str, mountinfo: str) -> str:
+    """The type of the file system that ``path`` is on. By the names of mount points: on btrfs
+    stat(2) has another device than proc(5).
+    """
+    found, longest = "", ""
+    for line in mountinfo.split("\n"):
         mount, _, source = line.partition(" - ")
-        device = mount.split()[2]
-        if device == f"{os.major(wanted)}:{os.minor(wanted)}":
-            return source.split()[0] in _LOCAL
-    return False
+        point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), mount.split(" ")[4])
+        if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
+            found, longest = source.split(" ")[0], point  # of two at one place, the later one
+    return found

@@ -72,6 +72,7 @@ class Criu:
 
     def start(self) -> None:
         """Start the payload."""
+        self._baggage.withdraw()
         keeper.send(self._way, {"do": "start"})
         self.pid = int(self._wait(30.0)["pid"])
 

@@ -1,4 +1,4 @@
-"""What a job has beside its memory that may not be there where it goes on: processes that left its
+"""A job has more than its memory, which may not be there where it goes on: processes that left its
 tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/fdinfo).
 """
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import syslog
 from collections.abc import Sequence
 
 from slurm_elastic.ckptroot import caller as callers
-from slurm_elastic.ckptroot import criu, dmtcp, outputs
+from slurm_elastic.ckptroot import criu, dmtcp, journal, outputs
 from slurm_elastic.ckptroot.caller import Caller, JobState
 from slurm_elastic.ckptroot.patience import Ended, Patience
 from slurm_elastic.ckptroot.payload import Payload, become
@@ -31,11 +30,11 @@ _METHODS = {"criu": criu, "dmtcp": dmtcp}
 def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
     """The program's exit code: of ``run``, that of the job's script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    syslog.openlog("slurm-elastic-ckpt-root", syslog.LOG_PID, syslog.LOG_DAEMON)
+    journal.begin()
     try:
         return _command(arguments, config)
     except (Refused, OSError) as refusal:
-        syslog.syslog(syslog.LOG_WARNING, f"refused: {refusal}")
+        journal.tell(journal.WARNING, f"refused: {refusal}")
         sys.stderr.write(f"slurm-elastic: {refusal}\n")
         return 1
 
@@ -111,11 +110,11 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
         payload = _payload(site, caller, umask, argv)
         store, session = begin(site, caller, payload, method, argv[0])
     except Ended as end:
-        syslog.syslog(syslog.LOG_NOTICE, f"a job's run is over before it began: {end}")
+        journal.tell(journal.NOTICE, f"a job's run is over before it began: {end}")
         return finish(int(signal.SIGTERM))
     except Exception as refusal:  # noqa: BLE001 - whatever it is, nothing was started
         why = f"a job runs without checkpoints: {str(refusal) or type(refusal).__name__}"
-        syslog.syslog(syslog.LOG_WARNING, why)
+        journal.tell(journal.WARNING, why)
         become(plain)
     return finish(drive(store, session))
 

@@ -70,19 +70,18 @@ def pack(
 
 def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
     """Lay the item out, whose data are at ``at`` of the image's; where the next one's begin.
-    ``make_way`` takes away what is there.
+    ``make_way`` takes away what is there. A directory can be written until it is ``closed``.
     """
     os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
     if stat.S_ISDIR(item.mode):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(item.path, 0o700)
-        _finish(item)
+        _open_up(item, make_way)
     elif stat.S_ISLNK(item.mode):
         if not (os.path.islink(item.path) and os.readlink(item.path) == item.target):
             make_way(item.path)
             os.symlink(item.target, item.path)
+        _touch(item)
     elif stat.S_ISFIFO(item.mode):
-        if not (os.path.lexists(item.path) and stat.S_ISFIFO(os.lstat(item.path).st_mode)):
+        if not stat.S_ISFIFO(_mode_of(item.path)):
             make_way(item.path)
             os.mkfifo(item.path, 0o600)
         _finish(item)
@@ -91,6 +90,27 @@ def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> i
     else:
         return _write(item, data, at, make_way)
     return at
+
+
+def closed(item: Item) -> None:
+    """A directory, once all that is in it was laid out: one that its owner only reads is common."""
+    _finish(item)
+
+
+def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
+    if not stat.S_ISDIR(_mode_of(item.path)):
+        make_way(item.path)
+        os.mkdir(item.path, 0o700)
+    elif _mode_of(item.path) & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(item.path, stat.S_IMODE(_mode_of(item.path)) | stat.S_IRWXU)
+
+
+def _mode_of(path: str) -> int:
+    """Without following a link; 0 where there is nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def _link(item: Item, make_way: Callable[[str], None]) -> None:
@@ -114,7 +134,6 @@ def _write(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> i
         finally:
             os.close(target)
     _finish(item)
-    os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns))
     return end
 
 
@@ -156,3 +175,9 @@ def _finish(item: Item) -> None:
             os.chown(item.path, -1, item.gid)
     if stat.S_IMODE(os.lstat(item.path).st_mode) != stat.S_IMODE(item.mode):
         os.chmod(item.path, stat.S_IMODE(item.mode))
+    _touch(item)
+
+
+def _touch(item: Item) -> None:
+    """The time of its change is now, too: what was there already is of this run from now on."""
+    os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns), follow_symlinks=False)

@@ -12,8 +12,9 @@ import os
 import random
 import signal
 import stat
-import syslog
 import time
+
+from slurm_elastic.ckptroot import journal
 
 PATIENCE = 300.0
 """Seconds. The lock of a machine that is gone stays with an NFS server until that client's lease
@@ -78,11 +79,11 @@ class Patience:
         """Say how long it waited, now that the wait is over."""
         if self._since is not None:
             seconds = time.monotonic() - self._since
-            syslog.syslog(syslog.LOG_NOTICE, f"job {self._job}: waited {seconds:.0f} s")
+            journal.tell(journal.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
             self._note.take_back()
 
     def _tell(self, text: str) -> None:
-        syslog.syslog(syslog.LOG_WARNING, f"job {self._job}: {text}")
+        journal.tell(journal.WARNING, f"job {self._job}: {text}")
         self._note.write(f"slurm-elastic: the job {text}\n".encode())
 
 

@@ -13,14 +13,13 @@ import os
 import resource
 import signal
 import sys
-import syslog
 import time
 from pathlib import Path
 from typing import Protocol
 
 from slurm_elastic.ckptroot import caller as callers
+from slurm_elastic.ckptroot import journal, outputs
 from slurm_elastic.ckptroot import manifest as manifests
-from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.inventory import State, check_locked
@@ -364,7 +363,7 @@ class Session:
         """All that belongs to an image, on disk: at most ``room`` bytes."""
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
-        self._method.gather(image, room)
+        self._method.gather(image, max(room - allocated(image), 0))
         room -= allocated(image)
         outputs.settle(self._keep, self._meta.outputs, self._shared)
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller, room)
@@ -408,8 +407,8 @@ class Session:
             )  # fmt: skip
 
     def _say(self, line: str) -> None:
-        self._store.say(line)
-        syslog.syslog(syslog.LOG_NOTICE, f"job {self._caller.job}: {line}")
+        self._store.say(journal.shown(line))
+        journal.tell(journal.NOTICE, f"job {self._caller.job}: {line}")
 
 
 def finish(status: int) -> int:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,118 @@ def test_all_kinds_of_files_are_on_the_other_node_as_they_were(place: Path) -> N
     assert (place / "a" / "b" / "text").stat().st_mtime == 1000
     assert os.path.samefile(place / "a" / "b" / "text", place / "a" / "second")
     assert stat.S_IMODE((place / "a").stat().st_mode) == 0o710
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o555])
+def test_what_is_in_a_directory_that_its_owner_may_not_write_is_there_again(
+    place: Path, mode: int
+) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user(f"os.makedirs('a/b'); open('a/b/in', 'w').write('1'); os.chmod('a/b', {mode})", place)
+    one.pack(image, 1 << 20, ())
+    for there in (place / "a", None):  # on another node, and on the same one
+        if there:
+            shutil.rmtree(there)
+        new(place).unpack(image)
+        assert stat.S_IMODE((place / "a" / "b").stat().st_mode) == mode
+        assert (place / "a" / "b" / "in").read_text() == "1"
+
+
+def test_a_directory_whose_files_cannot_be_seen_is_a_reason_to_refuse(place: Path) -> None:
+    one = new(place)
+    as_user("os.mkdir('a'); open('a/in', 'w').write('1'); os.chmod('a', 0o300)", place)
+    with pytest.raises(Refused, match="/a cannot be looked through with the rights of its user"):
+        one.found(())
+
+
+def test_what_was_on_the_node_already_is_the_jobs_at_its_next_save(place: Path) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user(MAKE, place)
+    one.pack(image, 1 << 20, ())
+    before = set(one.found(()))
+    one.leave()
+    time.sleep(0.1)
+    again = new(place)
+    again._since = time.time_ns() - 50_000_000  # files' clock ticks more slowly
+    again.unpack(image)
+    assert set(again.found(())) == before
+
+
+def test_a_file_where_a_directory_was_is_set_aside(place: Path) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user("os.mkdir('what')", place)
+    one.pack(image, 1 << 20, ())
+    as_user("os.rmdir('what'); open('what', 'w').write('new')", place)
+    new(place).unpack(image)
+    assert (place / "what").is_dir()
+    assert [path.read_text() for path in place.glob("what.before-7.*")] == ["new"]
+
+
+def test_an_older_image_takes_the_place_of_one_that_was_not_used(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    """Its files are in nobody's way, those with two names neither."""
+    one = new(place)
+    own = os.fsdecode(one.prepare()[b"TMPDIR"])
+    images = [place.parent / name for name in ("older", "newer")]
+    for image in images:
+        image.mkdir()
+        as_user(
+            f"os.chdir({own!r}); open('a', 'w').write('{image.name}');"
+            " os.path.exists('b') or os.link('a', 'b')",
+            place,
+        )
+        one.pack(image, 1 << 20, ())
+    one.leave()
+    again = new(place)
+    for image in reversed(images):
+        again.unpack(image)
+    assert Path(own, "b").read_text() == "older"
+    assert list(Path(own).glob("*.before-*")) == []
+
+
+def test_of_an_image_that_is_not_used_nothing_stays_but_what_was_changed(place: Path) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user(MAKE, place)
+    as_user("os.mkdir('kept'); open('kept/changed', 'w').write('1'); open('there', 'w')", place)
+    one.pack(image, 1 << 20, ())
+    for gone in ("a", "kept"):
+        shutil.rmtree(place / gone)
+    again = new(place)
+    again.unpack(image)
+    as_user("open('kept/changed', 'w').write('another')", place)
+    again.withdraw()
+    assert {str(path.relative_to(place)) for path in place.rglob("*")} == {
+        "kept", "kept/changed", "there",
+    }  # fmt: skip
+
+
+def test_a_place_of_all_users_is_nobodys_tmpdir(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    (scratch := place / "scratch").mkdir()
+    scratch.chmod(0o1777)
+    as_user("open('scratch/before', 'w').write('another job has it')", place)
+    caller = replace(CALLER, environment={b"TMPDIR": os.fsencode(scratch)})
+    one = new(place, caller)
+    one._since = time.time_ns()
+    given = Path(os.fsdecode(one.prepare()[b"TMPDIR"]))
+    assert given.parent == scratch
+    assert set(one.found(())) == {str(given)}
+
+
+MOUNTS = r"""
+22 1 0:20 /root / rw - btrfs /dev/vda2 rw,subvol=/root
+23 22 0:21 / /tmp rw - nfs4 server:/tmp rw
+24 22 0:22 / /tmp rw shared:1 - tmpfs tmpfs rw
+25 22 0:23 / /home\040of/all rw - nfs4 server:/home rw
+""".strip()
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/tmp/a", "tmpfs"), ("/tmp", "tmpfs"),
+                         ("/tmpfiles", "btrfs"), ("/home of/all/x", "nfs4"), ("/", "btrfs")])  # fmt: skip
+def test_a_file_system_is_that_of_the_last_mount_above(path: str, kind: str) -> None:
+    assert baggage.file_system(path, MOUNTS) == kind
 
 
 def test_what_the_job_left_itself_is_replaced_and_anothers_is_set_aside(place: Path) -> None:

@@ -17,6 +17,11 @@ from slurm_elastic.ckptroot.store import Meta, Request, Store
 CALLER = Caller(job=7, uid=2000, gid=2000, user="alice", groups=(2000,), environment={})
 META = Meta(7, "7", 2000, 2000, "criu", [])
 HOLD = 600.0
+TELL = sessions.journal.tell
+
+
+def refused() -> int:
+    raise Refused("/tmp/a\udcff\n7: not its own")
 
 
 class Held:
@@ -28,7 +33,7 @@ class Held:
         monkeypatch.setattr(sessions, "Relay", lambda parent: self.relay)
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(sessions.callers, "ask", self.ask)
-        monkeypatch.setattr(sessions.syslog, "syslog", lambda *_: None)
+        monkeypatch.setattr(sessions.journal, "tell", lambda *_: None)
         monkeypatch.setattr(Session, "_restore", self.restore)
         site = Site(cluster="t", directory=directory, key=b"k" * 64, reader=(0, 0), hold=HOLD)
         self.store = Store(site, 7)
@@ -61,6 +66,19 @@ def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Held:
 
 def says(state: str, restarts: int = 1) -> JobState:
     return JobState(state=state, uid=2000, restarts=restarts)
+
+
+def test_a_save_that_is_refused_for_a_file_whose_name_is_no_text_harms_nobody(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions.journal, "tell", TELL)
+    held.session._held_until = None
+    held.session._method.need = refused
+    held.session._serve(Request("9", "checkpoint", within=60.0))
+    held.session._reserve()
+    said = (held.store.path / "status.json").read_text()
+    assert "no checkpoint: /tmp/a\\\\udcff\\\\n7: not its own" in said
+    assert all(line.isprintable() for line in held.store._lines)
 
 
 def test_nobody_is_asked_while_the_hold_lasts(held: Held) -> None:

@@ -106,7 +106,7 @@ class Job:
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     monkeypatch.setattr(sessions, "Relay", lambda parent: SimpleNamespace(terminated=False))
-    monkeypatch.setattr(sessions.syslog, "syslog", lambda *_: None)
+    monkeypatch.setattr(sessions.journal, "tell", lambda *_: None)
     path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
     path.chmod(0o755)
     made = Job(path)
