@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.asks import Chain, PartitionPrice, PriceAsk
 from slurm_elastic.door.client import prices
+from slurm_elastic.door.orders import name_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm import siteconf, submission, submit_filter
@@ -138,13 +138,13 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
     each = number("cpus-per-task", 1)
     nodes = number("nodes", 1)
     tasks = number("ntasks", nodes * number("ntasks-per-node", 1))
-    user = pwd.getpwuid(os.geteuid())
+    uid = os.geteuid()
     return SlurmJob(
         id=0,
         states=frozenset({"PENDING"}),
-        user=user.pw_name,
-        uid=user.pw_uid,
-        gid=user.pw_gid,
+        user=name_of(uid),
+        uid=uid,
+        gid=os.getegid(),
         account=options.get("account", ""),
         qos=options.get("qos", ""),
         partitions=tuple(partitions),

@@ -40,6 +40,7 @@ from slurm_elastic.door.sight import (
     JOBS,
     NODES,
     Viewer,
+    own_ask,
     refusal,
     seen_chain,
     seen_day,
@@ -152,7 +153,8 @@ class Answers:
         if isinstance(ask, DayAsk):
             return msgspec.json.encode(Answer(day=self._seen_day(viewer)))
         if isinstance(ask, PriceAsk):
-            found = prices_of(self._config, sound_ask(ask), self._seen.get())
+            own = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
+            found = prices_of(self._config, sound_ask(own), self._seen.get())
             return msgspec.json.encode(Answer(prices=found))
         if viewer is None or not viewer.hidden:
             return self._whole.get()

@@ -11,6 +11,7 @@ import contextlib
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -201,13 +202,13 @@ def present_of(ask: PriceAsk, seen: Seen, partition: str, nodes: Sequence[SlurmN
         if "PENDING" in job.states and partition in job.partitions and not is_kept(job, seen.now)
     ]
     waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
-    queue = [
-        _asked(job, job.cpus, ask)
-        for job in waiting[:MOST_WAITING]
-        for _ in range(min(job.tasks, MOST_TASKS))
-    ]
+    queue = (
+        _asked(job, job.cpus, ask) for job in waiting for _ in range(min(job.tasks, MOST_TASKS))
+    )
     return Present(
-        machines=sum(cpus.values()), running=tuple(running), waiting=tuple(queue[:MOST_WAITING])
+        machines=sum(cpus.values()),
+        running=tuple(running),
+        waiting=tuple(islice(queue, MOST_WAITING)),
     )
 
 

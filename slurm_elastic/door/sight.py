@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.directive import LimitChange, Pause
-from slurm_elastic.door.asks import Bar, Chain, ChainAsk
+from slurm_elastic.door.asks import Bar, Chain, ChainAsk, PriceAsk
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_ledger import Launch, Run
 from slurm_elastic.model_slurm import SlurmJob
@@ -136,6 +136,15 @@ def refusal(ask: ChainAsk, viewer: Viewer) -> str:
     if ask.about == "node" and viewer.hides(NODES) and ask.name not in viewer.nodes:
         return f"none of your jobs is on {ask.name}, and slurm.conf (PrivateData=nodes) hides nodes"
     return ""
+
+
+def own_ask(ask: PriceAsk, viewer: Viewer, user: str) -> PriceAsk:
+    """The forecast of a job of ``user``, who asks: by anybody's name it would tell how long that
+    one's jobs ran, which ``jobs`` hides; and an account may be one person.
+    """
+    if not viewer.hides(JOBS):
+        return ask
+    return replace(ask, job=replace(ask.job, user=user, account=""))
 
 
 def seen_chain(chain: Chain, viewer: Viewer) -> Chain:

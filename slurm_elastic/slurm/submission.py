@@ -21,7 +21,7 @@ from slurm_elastic.slurm.cli import run
 
 PATIENCE = 30.0
 _OPTION = re.compile(r"^sbatch: ([a-z][a-z-]*) *: (.*)$", re.MULTILINE)
-_START = re.compile(r"^sbatch: Job \d+ to start at (\S+) using \d+ processors", re.MULTILINE)
+_START = re.compile(r"^sbatch: Job \d+ to start at (\d{4}-\S+) using \d+ processors", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:sbatch: (?:error|fatal): |allocation failure: )+(.*)$", re.MULTILINE)
 _WHOLE = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _SIZE = re.compile(r"(\d+)([KMGT]?)")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
 from slurm_elastic.config import Config
-from slurm_elastic.door.answers import Answers, Peer
+from slurm_elastic.door.answers import Answers, Kept, Peer
 from slurm_elastic.door.asks import Answer, PartitionPrice, PriceAsk
 from slurm_elastic.door.pricing import Seen, habits_of, prices_of
 from slurm_elastic.model import Market
@@ -111,3 +111,24 @@ def test_everybody_may_ask_and_nonsense_is_refused(tmp_path: Path) -> None:
     assert "no sense" in ask(replace(WISH, cpus=-1)).error
     assert "no sense" in ask(replace(WISH, limit=1 << 40)).error
     assert "32 partitions" in ask(replace(WISH, partitions=tuple(map(str, range(40))))).error
+
+
+def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) -> None:
+    """As Slurm's configuration cannot be read here, all is private that may be."""
+    answers = Answers(config(tmp_path), busy_slurm(), lambda: NOW)
+    rows = [("ann", "a", 2, 3600, 360), ("bob", "b", 2, 3600, 3000)] * 30
+    seen = Seen(now=NOW, jobs=(), nodes=NODES, habits=habits_of(rows))
+    answers._seen = Kept(lambda: seen, 60.0)
+
+    def runs(uid: int) -> list[tuple[int, ...]]:
+        told = []
+        for user, account in (("ann", ""), ("bob", ""), ("", "a"), ("", "b")):
+            ask = PriceAsk(job=replace(WISH, user=user, account=account))
+            line = answers(Peer(uid=uid), msgspec.json.encode(ask))
+            told += [one.run for one in msgspec.json.decode(line, type=Answer).prices or ()]
+        return told
+
+    of_operator, of_user = runs(0), runs(4321)
+    assert len(set(of_operator)) == 2
+    assert len(of_user) == 4
+    assert len(set(of_user)) == 1

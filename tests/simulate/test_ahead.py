@@ -52,6 +52,15 @@ def test_one_kind_of_job_is_known_by_its_own_runs() -> None:
     assert Habits().remaining(JOB, 0, 0.5) == int(PRIOR[10] * 3600), "nothing is known"
 
 
+def test_what_ended_later_counts_too() -> None:
+    habits = Habits()
+    for run in (3600, 3600, 360, 36):
+        habits.add(JOB, run)
+    assert [habits.remaining(JOB, 0, place) for place in (0.0, 0.3, 0.9)] == [36, 360, 3600]
+    habits.add(JOB, 1)
+    assert habits.remaining(JOB, 0, 0.0) == 1
+
+
 @given(
     runs=st.lists(st.integers(1, 5000), max_size=40),
     elapsed=st.integers(0, 5000),

@@ -53,6 +53,12 @@ def test_a_job_that_no_node_can_have_still_has_options() -> None:
     assert found.options["time"] == "1-02:03:04"
 
 
+def test_a_start_that_slurmctld_does_not_know_is_none() -> None:
+    text = "sbatch: Job 7 to start at Unknown using 2 processors on nodes st1 in partition p\n"
+    found = understood(SAID + text)
+    assert (found.start, found.refused) == (None, "")
+
+
 def test_an_option_that_is_none_is_told() -> None:
     with pytest.raises(SlurmElasticError, match=r"does not take this: .*unrecognized"):
         understood("sbatch: unrecognized option '--x'\nTry \"sbatch --help\"\n")
