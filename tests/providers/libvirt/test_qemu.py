@@ -93,12 +93,14 @@ def test_one_that_powers_itself_off_has_ended(bed: LibvirtBed) -> None:
 
 
 def test_what_qemu_refuses_leaves_nothing(bed: LibvirtBed) -> None:
-    """The definition is sound, but the start is refused."""
+    """The definition is sound, but the start is refused. On a busy machine libvirt at times asks for
+    qemu's own words before qemu has said them.
+    """
     bed.domain.write_text(
         "<domain><os><type>hvm</type><kernel>/nowhere</kernel></os><devices/></domain>"
     )
     provider = bed.open()
-    with pytest.raises(ProviderError, match="nowhere") as caught:
+    with pytest.raises(ProviderError, match="nowhere|closed the monitor") as caught:
         provider.launch(spec_for(bed, provider, 2))
     assert not isinstance(caught.value, TransientError)
     assert bed.domains() == {}
