@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
+import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +48,29 @@ class Budget:
         if left <= 0:
             raise TimeoutError("the answer took too long")
         return left
+
+
+class Seats(socketserver.ThreadingMixIn):
+    """A server whose ``seats`` bound its threads: whoever accepts a request takes one, and its
+    thread gives that back; so does one that cannot start.
+    """
+
+    seats: threading.BoundedSemaphore
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """In a thread of its own."""
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.seats.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """The thread's work."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.seats.release()
 
 
 class BoundedSocket:
@@ -105,6 +130,11 @@ def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
     inner.settimeout(budget.left())
     with contextlib.suppress(BrokenPipeError):  # who is turned away may be told why
         inner.sendall(line + b"\n")
+    return line_of(inner, budget)
+
+
+def line_of(inner: socket.socket, budget: Budget) -> bytes:
+    """The next line, without its end; what came where there is no more."""
     pieces: list[bytes] = []
     while True:
         inner.settimeout(budget.left())

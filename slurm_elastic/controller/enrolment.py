@@ -18,10 +18,12 @@ import re
 import secrets
 import socket
 import socketserver
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from slurm_elastic.bounded import Budget, Exceeded, Seats, line_of
 from slurm_elastic.hub.link import run
 from slurm_elastic.policies.peers import ENROL_PORT
 
@@ -30,7 +32,8 @@ log = logging.getLogger(__name__)
 FILE = "enrolment.secret"
 LONGEST = 64
 """Bytes of a line that a machine may send: its key has 44."""
-IDLE = 5.0
+LINE = 5.0
+"""Seconds in which it comes, whole."""
 CLIENTS = 16
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 Take = Callable[[str, str], str]
@@ -47,14 +50,12 @@ def word_of(state: Path, generation: str) -> str:
 def _secret(path: Path) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(32))
-        file.flush()
-        os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):  # another thread was first: its secret counts
-        os.link(draft, path)
-    draft.unlink()
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as draft:
+        draft.write(secrets.token_bytes(32))
+        draft.flush()
+        os.fsync(draft.fileno())
+        with contextlib.suppress(FileExistsError):  # another thread was first: its secret counts
+            os.link(draft.name, path)
     return path.read_bytes()
 
 
@@ -109,14 +110,14 @@ class Desk:
             self._server.server_close()
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _Server(Seats, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = CLIENTS
 
     def __init__(self, place: tuple[str, int], take: Take) -> None:
         self.take = take
-        self._seats = threading.BoundedSemaphore(CLIENTS)
+        self.seats = threading.BoundedSemaphore(CLIENTS)
         super().__init__(place, _Handing)
 
     def server_bind(self) -> None:
@@ -124,20 +125,26 @@ class _Server(socketserver.ThreadingTCPServer):
         self.socket.setsockopt(socket.IPPROTO_IP, 15, 1)
         super().server_bind()
 
-    def process_request_thread(self, request: object, client_address: object) -> None:
-        """In turn, where many come."""
-        with self._seats:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
+        """In turn, where many come; whoever waits longer comes again by itself."""
+        return self.seats.acquire(timeout=LINE)
 
 
-class _Handing(socketserver.StreamRequestHandler):
+class _Handing(socketserver.BaseRequestHandler):
     server: _Server
-    timeout = IDLE
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
-            line = self.rfile.readline(LONGEST).decode("ascii", "replace").strip()
+            line = self._line()
             said = "no key"
             if _KEY.fullmatch(line):
                 said = self.server.take(str(self.client_address[0]), line) or "ok"
-            self.wfile.write(f"{said}\n".encode())
+            self.request.sendall(f"{said}\n".encode())
+
+    def _line(self) -> str:
+        """What came in time; nothing where more came than a key has."""
+        try:
+            line = line_of(self.request, Budget(LONGEST, LINE))
+        except Exceeded:
+            return ""
+        return line.decode("ascii", "replace").strip()

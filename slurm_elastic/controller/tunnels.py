@@ -33,6 +33,7 @@ from slurm_elastic.policies.peers import (
     admission,
     head_address,
     may_enrol_once,
+    newest,
 )
 from slurm_elastic.protocols import Console
 
@@ -114,6 +115,7 @@ class Tunnels:
             machine = machines.get((one.generation, one.node))
             if machine is not None and machine.instance.cloud not in self._once:
                 self._read(machine.instance)
+        self._forget([m.instance for m in machines.values()])
 
     def apply(self) -> bool:
         """Whether the hub lets in exactly those that may come."""
@@ -122,7 +124,8 @@ class Tunnels:
     def _apply(self) -> None:
         with self._applying:
             seen, clock = self._seen(), self._site.monotonic()
-            peers = (*seen.peers, *self._enrolling(seen.enrolling), *self._unlearnt(seen.peers))
+            known = (*seen.peers, *self._enrolling(seen))
+            peers = (*known, *self._unlearnt(known))
             if frozenset(peers) == self._applied and clock < self._due:
                 return
             self._applied = None
@@ -136,17 +139,23 @@ class Tunnels:
     def _seen(self) -> Admission:
         state = self._site.ledger.state()
         tunnels = self._site.ledger.tunnels()
-        return admission(state.machines, state.launches, tunnels, self._addresses, self._clouds)
+        subnet = self._network.subnet if self._network.tunnels else None
+        return admission(
+            state.machines, state.launches, tunnels, self._addresses, self._clouds, subnet
+        )
 
     def _live(self) -> list[Machine]:
         return self._site.serving()
 
-    def _enrolling(self, some: Sequence[Enrolling]) -> list[Peer]:
+    def _enrolling(self, seen: Admission) -> list[Peer]:
         """Those that may hand in their keys, by the keys that are good for that."""
         if self._desk is None:
             return []
         now, cloud_of = self._site.now(), self._cloud_of
-        once = [e for e in some if cloud_of(e.node) in self._once and may_enrol_once(e, now)]
+        once = [
+            e for e in newest(seen.enrolling, (p.address for p in seen.peers))
+            if cloud_of(e.node) in self._once and may_enrol_once(e, now)
+        ]  # fmt: skip
         keys = [self._desk.public_key(e.generation, e.node) for e in once]
         return [
             Peer(address=e.address, key=key, live=False) for e, key in zip(once, keys, strict=True)
@@ -163,7 +172,7 @@ class Tunnels:
             return []
         taken = {p.address for p in wanted} | {p.key for p in wanted}
         return [
-            Peer(address=address, key=one.key)
+            Peer(address=address, key=one.key, live=one.live)
             for address, one in by_address(self._hub(Show()).peers).items()
             if address not in taken and one.key not in taken
         ]
@@ -181,7 +190,7 @@ class Tunnels:
         there = by_address(self._hub(Show()).peers)
         for one in lost.values():
             peer = there.get(one.address)
-            if peer is None or peer.key in known or peer.handshake < now - FRESH:
+            if peer is None or not peer.live or peer.key in known or peer.handshake < now - FRESH:
                 continue
             self._believe(one, peer.key, "the hub has it in still, and the ledger was lost")
 
@@ -195,6 +204,15 @@ class Tunnels:
             return
         self._again[one.id] = clock + self._pause
         self._reading[one.id] = self._readers.submit(self._read_console, one)
+
+    def _forget(self, living: Sequence[Instance]) -> None:
+        """Of machines that are gone nothing is kept."""
+        names, nodes = {one.id for one in living}, {one.node for one in living}
+        self._again = {name: at for name, at in self._again.items() if name in names}
+        self._reading = {
+            name: read for name, read in self._reading.items() if name in names or not read.done()
+        }
+        self._told -= {told for told in self._told.copy() if told[0] not in nodes}
 
     def _read_console(self, one: Instance) -> None:
         provider = self._site.providers[one.cloud]

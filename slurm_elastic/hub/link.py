@@ -5,17 +5,19 @@ changed to what they are to be. A peer that stays is not touched.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from slurm_elastic.config.joining import Network
+from slurm_elastic.hub import files
 from slurm_elastic.hub.wire import HubError, Seen
 from slurm_elastic.policies.peers import Peer, head_address
 
 KERNEL, USERSPACE = "kernel", "wireguard-go"
+_OURS = ("wireguard", "tun")
+"""Kinds of interfaces: the kernel's, and wireguard-go's."""
 AT_ONCE = 500
 """Peers of one command: a command line has room for some thousand."""
 ENVIRONMENT = {
@@ -49,18 +51,10 @@ def make_key(network: Network) -> None:
     """
     private, public = Path(network.private_key), Path(network.public_key)
     if not private.exists():
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        draft = private.with_name(private.name + ".new")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
-            file.write(run("wg", "genkey"))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(private)
+        files.replace(private, run("wg", "genkey").encode(), 0o600)
     shown = run("wg", "pubkey", text=private.read_text(encoding="ascii"))
     if not public.exists() or public.read_text(encoding="ascii") != shown:
-        public.write_text(shown, encoding="ascii")
-        public.chmod(0o644)
+        files.replace(public, shown.encode(), 0o644)
 
 
 class Link:
@@ -69,6 +63,15 @@ class Link:
     def __init__(self, network: Network) -> None:
         self._network = network
         self.name = network.interface
+
+    def require_ours(self) -> None:
+        """HubError where the name is another interface's: the rules would shut the head off."""
+        kind = self._kind()
+        if kind and kind not in _OURS:
+            raise HubError(
+                f"join.network.interface: {self.name} is there already, and no tunnel ({kind}); "
+                "name one that is free, such as wg-se"
+            )
 
     def ensure(self) -> None:
         """It is there, up, with the head's key and address."""

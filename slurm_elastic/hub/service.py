@@ -16,8 +16,10 @@ from pathlib import Path
 from threading import Lock
 
 import msgspec
+from msgspec.structs import replace
 
 from slurm_elastic.config.joining import Network
+from slurm_elastic.hub import files
 from slurm_elastic.hub.link import Link, make_key, run
 from slurm_elastic.hub.rules import table
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Message
@@ -37,6 +39,7 @@ class Hub:
         self._link = Link(network) if network.tunnels else None
         self._kept = Path(network.socket).with_name(PEERS)
         self._lock = Lock()
+        self._enrolling: frozenset[str] = frozenset()
 
     def start(self) -> None:
         """Make the key where there is none; then let in whom an earlier hub let in. HubError."""
@@ -44,7 +47,9 @@ class Hub:
             make_key(self._network)
         try:
             peers = msgspec.json.decode(self._kept.read_bytes(), type=tuple[Peer, ...])
-        except (FileNotFoundError, msgspec.DecodeError):
+            check(self._network, peers)  # the configuration may be another one since
+        except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
+            log.info("nobody is let in yet: %s", error)
             peers = ()
         self._apply(peers)
 
@@ -65,17 +70,19 @@ class Hub:
             return Answer(ok=True, how=self._link.how if self._link else "")
         if self._link is None:
             return Answer(ok=True)
-        return Answer(ok=True, peers=self._link.peers(), how=self._link.how)
+        seen = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
+        return Answer(ok=True, peers=tuple(seen), how=self._link.how)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
         """The firewall first: nobody is a peer before the rules are for him."""
+        if self._link is not None:
+            self._link.require_ours()
         run("nft", "-f", "-", text=table(self._network, peers))
         if self._link is not None:
             self._link.ensure()
             self._link.set_peers(peers)
-        draft = self._kept.with_name(f".{PEERS}")
-        draft.write_bytes(msgspec.json.encode(list(peers)))
-        draft.replace(self._kept)
+        self._enrolling = frozenset(p.key for p in peers if not p.live)
+        files.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
 
 
 def check(network: Network, peers: Sequence[Peer]) -> None:
@@ -85,7 +92,7 @@ def check(network: Network, peers: Sequence[Peer]) -> None:
         address = IPv4Address(one.address)
         if one.key and (not network.tunnels or address not in subnet or one.address == head):
             raise ValueError(f"{one.address} is no address of a machine in {subnet}")
-        if not one.key and (not one.live or address in subnet):
+        if not one.key and (not one.live or (network.tunnels and address in subnet)):
             raise ValueError(f"{one.address} is an address of the tunnel, and has no key")
         if one.key and not _is_key(one.key):
             raise ValueError(f"{one.key[:60]!r} is no public key")

@@ -39,7 +39,8 @@ Message = Apply | Show
 
 class Seen(Struct, frozen=True, kw_only=True):
     """A peer of the interface: from where it came last, when its last handshake was (Unix time, 0:
-    never), and the bytes that came from it and went to it.
+    never), and the bytes that came from it and went to it. Not ``live``: it may hand in its key,
+    and nothing else.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     handshake: int = 0
     received: int = 0
     sent: int = 0
+    live: bool = True
 
 
 class Answer(Struct, frozen=True, kw_only=True):

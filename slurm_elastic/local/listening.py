@@ -17,6 +17,8 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.bounded import Seats
+
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4 * 1024 * 1024
@@ -27,7 +29,7 @@ _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUse
 _BUSY = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
 
 
-class Server(socketserver.ThreadingUnixStreamServer):
+class Server(Seats, socketserver.UnixStreamServer):
     """Serves ``answer`` at ``path`` to the users ``uids``; anyone else gets NotPermitted."""
 
     daemon_threads = True
@@ -36,7 +38,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path, uids: Set[int], answer: Callable[[bytes], bytes]) -> None:
         self.uids = uids
         self.answer = answer
-        self._seats = threading.BoundedSemaphore(CLIENTS)
+        self.seats = threading.BoundedSemaphore(CLIENTS)
         self._turned_away: set[int] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Left by an agent that was killed; the caller holds the lock, so nobody listens on it.
@@ -49,7 +51,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
         super().server_bind()
         others = sorted(self.uids - {0, os.getuid()})
         if len(others) == 1 and os.getuid() == 0:
-            os.chown(str(self.server_address), others[0], -1)
+            os.chown(str(self.server_address), others[0], -1, follow_symlinks=False)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401, ARG002
         """Before a thread is spent: who it is, and whether there is a seat."""
@@ -62,22 +64,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
                 log.warning("refused uid=%d", uid)
                 self._turned_away.add(uid)
             return _turn_away(request, _REFUSED)
-        return self._seats.acquire(blocking=False) or _turn_away(request, _BUSY)
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """In a thread of its own, which gives the seat back; so does one that cannot start."""
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._seats.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """The thread's work."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._seats.release()
+        return self.seats.acquire(blocking=False) or _turn_away(request, _BUSY)
 
 
 class _Conversation(socketserver.StreamRequestHandler):

@@ -59,11 +59,13 @@ def admission(
     tunnels: Iterable[Tunnel],
     addresses: Mapping[str, str],
     clouds: frozenset[str],
+    subnet: str | None = None,
 ) -> Admission:
     """Who may reach the head now. Machines of ``clouds`` by the tunnel, of all others from
     the address that they have; a machine whose end is decided not any more.
 
-    ``addresses``: by node, in the tunnel. A machine of an open launch may be there unseen.
+    ``addresses``: by node, in the tunnel, whose ``subnet`` nobody else's address is in. A machine
+    of an open launch may be there unseen.
     """
     serving = [m for m in machines if m.suspending is None and m.instance.state in HERE]
     mine = [m for m in serving if m.instance.cloud in clouds]
@@ -71,11 +73,11 @@ def admission(
     there = {(m.instance.generation, m.instance.node) for m in mine}
     may_be = there | {(row.generation, node) for row in launching for node in row.nodes}
     known = {(t.generation, t.node): t for t in tunnels}
-    plain = [m.instance.address for m in serving if m.instance.cloud not in clouds]
+    plain = [m.instance.address or "" for m in serving if m.instance.cloud not in clouds]
     return Admission(
         peers=(
             *(Peer(address=t.address, key=t.key) for key, t in known.items() if key in may_be),
-            *(Peer(address=address) for address in dict.fromkeys(filter(None, plain))),
+            *(Peer(address=one) for one in dict.fromkeys(plain) if _is_outside(one, subnet)),
         ),
         enrolling=tuple(
             Enrolling(generation=generation, node=node, address=addresses[node])
@@ -86,9 +88,29 @@ def admission(
     )
 
 
+def _is_outside(address: str, subnet: str | None) -> bool:
+    """Whether it is an address of IPv4 that is not the tunnel's. Clouds have names and IPv6, too:
+    one machine's must not keep the hub from all the others.
+    """
+    try:
+        found = IPv4Address(address)
+    except ValueError:
+        return False
+    return subnet is None or found not in IPv4Network(subnet)
+
+
 def may_enrol_once(one: Enrolling, now: float) -> bool:
     """Whether the key that is good for enrolling only still is."""
     return now < generation_time(one.generation) + ENROLMENT
+
+
+def newest(some: Iterable[Enrolling], taken: Iterable[str]) -> tuple[Enrolling, ...]:
+    """Those that may have the addresses of their nodes, which are not ``taken``: of one node the
+    machine of the latest launch.
+    """
+    by_age = sorted(some, key=lambda one: generation_time(one.generation))
+    by_address = {one.address: one for one in by_age}
+    return tuple(one for one in by_address.values() if one.address not in set(taken))
 
 
 def head_address(subnet: str) -> str:

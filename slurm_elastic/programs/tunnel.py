@@ -85,6 +85,7 @@ class Tunnel:
         self.address = own_address(settings, facts)
         self.public = ""
         self.printed = float("-inf")
+        self.arranged = False
 
     def look(self) -> bool:
         """One look; whether the head answers."""
@@ -92,6 +93,9 @@ class Tunnel:
             self.public = self.own_key()
         if not self.is_there():
             self.make()
+            self.arranged = False
+        if not self.arranged:
+            self.arrange()
         if self.is_up():
             return True
         if self.facts.get("enrol"):
@@ -135,11 +139,15 @@ class Tunnel:
                 ["wireguard-go", self.name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
+
+    def arrange(self) -> None:
+        """Address and routes; done again where it broke off, also in an earlier process."""
         mtu = str(self.settings["mtu"])
         run("ip", "address", "replace", self.address + "/32", "dev", self.name)
         run("ip", "link", "set", "dev", self.name, "mtu", mtu, "up")
         for network in self.settings["networks"]:
             run("ip", "route", "replace", network, "dev", self.name, "src", self.address)
+        self.arranged = True
 
     def connect(self, key: str) -> None:
         """Try anew with the private key in that file: the head's name may have another address."""

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,9 +23,10 @@ from patience import eventually
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Join, Network
+from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.enrolment import Desk, private_key, word_of
+from slurm_elastic.controller.enrolment import CLIENTS, Desk, private_key, word_of
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
 from slurm_elastic.errors import TransientError
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Seen
@@ -71,7 +76,12 @@ class Hub:
             self.told += 1
             self.peers = message.peers
         now = int(time.time())
-        seen = [Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now) for p in self.peers]
+        seen = [
+            Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now, live=p.live)
+            for p in self.peers
+        ]
+        keys = [p.key for p in self.peers]
+        assert len(set(keys)) == len(keys) == len({p.address for p in self.peers})
         return Answer(ok=True, peers=tuple(seen))
 
 
@@ -315,6 +325,54 @@ def test_a_one_shot_key_is_dead_after_its_use_and_after_ten_minutes(once: Bed) -
     assert (one.node, late.node) == ("pub1", "pub2")
 
 
+def test_with_a_lost_ledger_who_has_yet_to_enrol_reaches_no_more_than_before(once: Bed) -> None:
+    one = once.machine()
+    once.tunnels.look()
+    ((key, live),) = once.admitted()
+    assert not live
+    once.tunnels.close()
+    once.ledger.close()
+    (once.path / "ledger.db").rename(once.path / "lost.db")
+    once.ledger = Ledger(once.path / "ledger.db")
+    once.open()
+    once.tunnels.look()
+    assert once.admitted() == {(key, False)}, "nobody has asked the cloud yet"
+    once.ledger.adopt(replace(one, address=None), "pub", once.now)
+    once.tunnels.look()
+    assert once.admitted() == {(key, False)}
+    once.ledger.read_whole("aws", once.now)
+    once.tunnels.look()
+    assert once.admitted() == {(key, False)}
+    assert once.ledger.tunnels() == (), (
+        "a key that all users of the machine can make is not its own"
+    )
+    assert once.tunnels._handed_in(once.hub.peers[0].address, K1) == ""
+    assert once.admitted() == {(K1, True)}
+
+
+def test_of_two_launches_for_one_node_the_later_one_may_enrol(once: Bed) -> None:
+    once.machine()
+    once.now += 30
+    late = once.machine(ident="i-late")
+    once.tunnels.look()
+    (peer,) = once.hub.peers
+    assert peer.key == FakeDesk(once.path).public_key(late.generation, late.node)
+
+
+def test_of_machines_that_are_gone_nothing_is_kept(bed: Bed) -> None:
+    one = bed.machine()
+    bed.until(lambda: bed.tunnels._told and bed.tunnels._reading[one.id].done())
+    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.until(lambda: not (bed.tunnels._told or bed.tunnels._reading or bed.tunnels._again))
+
+
+def test_a_secret_that_was_not_finished_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / f".enrolment.secret.{os.getpid()}").write_text("half")
+    with ThreadPoolExecutor(8) as threads:
+        words = set(threads.map(lambda _: word_of(tmp_path, "g1"), range(64)))
+    assert words == {word_of(tmp_path, "g1")}
+
+
 def test_the_word_of_a_launch_is_the_same_again_and_of_no_other(once: Bed, tmp_path: Path) -> None:
     word = enrolment_word(once.site, "aws", "g1")
     assert word == enrolment_word(once.site, "aws", "g1") != enrolment_word(once.site, "aws", "g2")
@@ -334,6 +392,44 @@ def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
     finally:
         desk.close()
     assert taken.handed == [("127.0.0.1", K1)]
+
+
+def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    desk.open()
+    assert desk._server is not None
+    place = desk._server.server_address
+    before = threading.active_count()
+    with ExitStack() as stack:
+        stack.callback(desk.close)
+        for _ in range(3 * CLIENTS):
+            stack.enter_context(socket.create_connection(place, timeout=30))  # type: ignore[arg-type]
+        eventually(lambda: threading.active_count() >= before + CLIENTS)
+        most = 0
+        for _ in range(50):
+            most = max(most, threading.active_count() - before)
+            time.sleep(0.01)
+        assert most <= CLIENTS
+    monkeypatch.setattr(enrolment, "LINE", 0.5)
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    desk.open()
+    assert desk._server is not None
+    with socket.create_connection(desk._server.server_address, timeout=0.1) as slow:  # type: ignore[arg-type]
+        assert _dripping(slow) == b"", "each byte is in time, the line is not"
+    desk.close()
+
+
+def _dripping(connection: socket.socket) -> bytes:
+    while True:
+        connection.sendall(b"A")
+        try:
+            return connection.recv(100)
+        except TimeoutError:
+            continue
+        except ConnectionResetError:
+            return b""
 
 
 def _asked(place: tuple[str, int], line: str) -> str:

@@ -78,6 +78,10 @@ def test_nothing_else_can_be_asked_for(network: Network, peers: list[Peer], why:
         check(network, peers)
 
 
+def test_without_a_tunnel_no_address_is_one_of_it() -> None:
+    check(SHUT, [Peer(address="10.99.0.9")])
+
+
 def test_what_wg_shows() -> None:
     dump = f"PRIVATE\tPUBLIC\t51820\toff\n{KEY}\t(none)\t192.0.2.2:4\t10.99.0.9/32\t17\t3\t4\t25\n"
     dump += f"{OTHER}\t(none)\t(none)\t(none)\t0\t0\t0\toff\n"

@@ -13,12 +13,14 @@ from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_ledger import Machine, Tunnel
 from slurm_elastic.policies.peers import (
+    Enrolling,
     Peer,
     addresses_of,
     admission,
     blocks,
     head_address,
     may_enrol_once,
+    newest,
     room_for,
 )
 from slurm_elastic.programs.tunnel import own_address
@@ -109,3 +111,25 @@ def test_a_machine_finds_the_same_address(names: list[str]) -> None:
     assert len(set(addresses.values())) == len(addresses)
     inside = IPv4Network("10.99.0.0/16")
     assert all(IPv4Address(a) in inside and a != head_address(str(inside)) for a in found.values())
+
+
+def test_an_address_that_no_rule_can_have_keeps_nobody_else_out() -> None:
+    def at(node: str, address: str) -> Machine:
+        one = machine(node, cloud="other")
+        return replace(one, instance=replace(one.instance, address=address))
+
+    some = [at("a", "2001:db8::1"), at("b", "host.example.org"), at("c", "10.99.0.77"),
+            at("d", "10.0.0.9")]  # fmt: skip
+    seen = admission(some, [], [], ADDRESSES, CLOUDS, SUBNET)
+    assert seen.peers == (Peer(address="10.0.0.9"),)
+    assert Peer(address="10.99.0.77") in admission(some, [], [], ADDRESSES, CLOUDS).peers
+
+
+def test_an_address_is_that_of_the_latest_launch_of_its_node() -> None:
+    def coming(generation: str, node: str) -> Enrolling:
+        return Enrolling(generation=generation, node=node, address=ADDRESSES[node])
+
+    late, early = "g2000000000000-0a", "g1000000000000-0b"
+    some = [coming(generation, node) for generation in (late, early) for node in ADDRESSES]
+    assert {e.generation for e in newest(some, ())} == {late}
+    assert [e.node for e in newest(some, ["10.99.0.8"])] == ["pub2"]
