@@ -50,16 +50,14 @@ class Claims:
         """Whether it was free, and is claimed now."""
         with self._opened() as db:
             values = (thing, msgspec.json.encode(claim))
-            db.execute(_TABLE)
             return bool(db.execute("insert or ignore into claims values (?, ?)", values).rowcount)
 
-    def change(self, thing: str, before: Claim, claim: Claim) -> None:
-        """Nothing happens where it is not as ``before`` any more: another process was faster."""
-        old, new = msgspec.json.encode(before), msgspec.json.encode(claim)
+    def change(self, thing: str, before: Claim, claim: Claim) -> bool:
+        """Whether it was as ``before`` still; else another process was faster: its claim stays."""
+        values = (msgspec.json.encode(claim), thing, msgspec.json.encode(before))
+        sql = "update claims set claim = ? where thing = ? and claim = ?"
         with self._opened() as db:
-            db.execute(
-                "update claims set claim = ? where thing = ? and claim = ?", (new, thing, old)
-            )
+            return bool(db.execute(sql, values).rowcount)
 
     def release(self, thing: str, before: Claim) -> None:
         """The thing is free, unless another process has changed the claim meanwhile."""
@@ -73,6 +71,7 @@ class Claims:
         try:
             with closing(sqlite3.connect(self._file, timeout=self._timeout)) as db:
                 db.execute("pragma synchronous = full")
+                db.execute(_TABLE)  # whoever made the file may have died before that
                 with db:
                     yield db
         except (sqlite3.Error, msgspec.DecodeError) as error:

@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.model import (
     Finding,
     Instance,
@@ -86,13 +86,15 @@ class SwitchedHosts:
     def terminate(self, ids: Sequence[str]) -> None:
         """Have them shut down; they are STOPPING until they are off."""
         hosts = {one.id: one.node for one in self._listed()}
-        claims = self._claims.all()
 
         def end(one: str) -> None:
             host = hosts[one]
-            self._end(host, claims[host], on=self._power.is_on(host))
+            claim = self._claims.all().get(host)
+            if claim is None or _number(host, claim) != one:
+                raise InstanceNotFound(self.name, "Free", f"{host} is another launch's by now")
+            self._end(host, claim, on=self._power.is_on(host))
 
-        self._calls.terminate([i for i in ids if hosts.get(i) in claims], end)
+        self._calls.terminate([i for i in ids if i in hosts], end)
 
     def notices(self) -> Sequence[Notice]:
         """None: nobody reclaims an own host."""
@@ -167,7 +169,8 @@ class SwitchedHosts:
             if not on and (claim.seen or (waited and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
-            if on and claim.ending and now - claim.ending >= self._settings.off_wait:
+            overdue = claim.ending and now - claim.ending >= self._settings.off_wait
+            if on and overdue and self._claims.change(host, claim, claim):
                 self._power.switch(host, "off")
             if on and not claim.seen:
                 seen = replace(claim, seen=True)
@@ -179,15 +182,23 @@ class SwitchedHosts:
         return _known(claim)
 
     def _end(self, host: str, claim: Claim, *, on: bool) -> None:
-        """It ends also where that cannot be noted. One that is off may have an order to come on."""
+        """It ends also where that cannot be noted, but not where its claim is another one by now.
+        One that is off may have an order to come on.
+        """
         ending = replace(claim, ending=claim.ending or self._clock(), seen=claim.seen or on)
+        same = True
         with suppress(TransientError):
-            self._claims.change(host, claim, ending)
+            same = self._claims.change(host, claim, ending)
+        if not same:
+            raise TransientError(self.name, "Changed", f"{host}: its claim has just changed")
         self._power.switch(host, "shutdown" if on else "off")
 
     def _machine(self, host: str, claim: Claim, state: InstanceState) -> Instance:
-        number = f"{host}-{claim.marks[GENERATION]}"
-        return machine_of(number, claim.marks, self._settings, state, None)
+        return machine_of(_number(host, claim), claim.marks, self._settings, state, None)
+
+
+def _number(host: str, claim: Claim) -> str:
+    return f"{host}-{claim.marks[GENERATION]}"
 
 
 def _known(claim: Claim) -> InstanceState:

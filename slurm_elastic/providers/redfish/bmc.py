@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,19 @@ RESETS = {"on": "On", "shutdown": "GracefulShutdown", "off": "ForceOff"}
 
 
 def redfish_of(settings: RedfishCloud) -> Redfish:
-    """ConfigError where the file of credentials cannot be used."""
+    """ConfigError where the file of credentials cannot be used; no word of it is in that."""
+    at = f"cloud {settings.name!r}: credentials: {settings.credentials}"
     try:
-        login = json.loads(Path(settings.credentials or "").read_text(encoding="utf-8"))
-        return Redfish(settings, str(login["username"]), str(login["password"]))
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        text = f"cloud {settings.name!r}: credentials: {settings.credentials}: {error!r}"
-        raise ConfigError(text) from error
+        with Path(settings.credentials or "").open(encoding="utf-8") as file:
+            mode, login = os.fstat(file.fileno()).st_mode, json.load(file)
+            words = str(login["username"]), str(login["password"])
+    except OSError as error:
+        raise ConfigError(f"{at} cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(f"{at}: found no JSON object with username and password") from None
+    if mode & 0o077:
+        raise ConfigError(f"{at} may be read by others; chmod 600 it")
+    return Redfish(settings, *words)
 
 
 class Redfish:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 
 from slurm_elastic.errors import ProviderError, TransientError
@@ -29,16 +31,22 @@ class Command:
     def _run(self, host: str, word: str) -> str:
         name, command = self._settings.name, self._settings.command
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*command, word, self._settings.hosts[host]], stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=self._settings.timeout, check=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                errors="backslashreplace", start_new_session=True,
             )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            text = f"{host}: {command[0]} {word} did not end in {error.timeout:g} s"
-            raise TransientError(name, "TimedOut", text) from error
-        except subprocess.CalledProcessError as error:
-            text = f"{host}: {command[0]} {word}: {str(error.stderr).strip()[:200]}"
-            raise TransientError(name, f"Exit{error.returncode}", text) from error
         except (OSError, ValueError) as error:
             raise ProviderError(name, "NoCommand", f"{command[0]}: {error}") from error
-        return done.stdout.strip()
+        with process:
+            try:
+                said, complaint = process.communicate(timeout=self._settings.timeout)
+            except subprocess.TimeoutExpired as error:
+                # With all that it started, or an order may yet be carried out much later.
+                os.killpg(process.pid, signal.SIGKILL)
+                text = f"{host}: {command[0]} {word} did not end in {error.timeout:g} s"
+                raise TransientError(name, "TimedOut", text) from error
+        if process.returncode:
+            text = f"{host}: {command[0]} {word}: {complaint.strip()[:200]}"
+            raise TransientError(name, f"Exit{process.returncode}", text)
+        return said.strip()

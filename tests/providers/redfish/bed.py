@@ -159,6 +159,7 @@ class RedfishBed:
         self.busy: set[str] = set()
         bmcs.clear()
         self.login = place / "bmc.json"
+        self.login.touch(mode=0o600)
         self.login.write_text(json.dumps({"username": "elastic", "password": "emulator"}))
 
     def settings(self, timeout: float = 6.0) -> RedfishCloud:

@@ -5,11 +5,13 @@ to switch off.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
 from slurm_elastic.config import configfile
@@ -17,6 +19,11 @@ from slurm_elastic.errors import CapacityError, ConfigError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Level
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
+from slurm_elastic.providers.base.claims import Claim, Claims
+from slurm_elastic.providers.base.switched import SwitchedHosts
+from slurm_elastic.providers.base.tags import GENERATION
+from slurm_elastic.providers.redfish.bmc import redfish_of
+from slurm_elastic.providers.redfish.command import Command
 from slurm_elastic.testing.contract import (
     CLUSTER,
     FaultContract,
@@ -128,6 +135,63 @@ def test_one_that_does_not_shut_down_is_switched_off(bed: RedfishBed) -> None:
     assert states(provider) == {}
 
 
+class Handed:
+    """Switches in memory, and what happens while a host is asked."""
+
+    def __init__(self) -> None:
+        self.on: set[str] = set()
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def is_on(self, host: str) -> bool:
+        was = host in self.on
+        self.meanwhile()
+        return was
+
+    def switch(self, host: str, word: str) -> None:
+        self.on = self.on | {host} if word == "on" else self.on - {host}
+
+
+def test_a_host_that_is_another_launchs_by_then_is_not_switched_off(tmp_path: Path) -> None:
+    power, claims = Handed(), Claims("rack", tmp_path / "claims.db")
+    later = [0.0]
+    provider = SwitchedHosts(
+        rack(tmp_path, hosts={"h1": "x"}), CLUSTER, power, claims, lambda: time.time() + later[0]
+    )
+    pool = RedfishBed.pool
+    spec = LaunchSpec(generation="g1", pool=pool, nodes=("h1",), offer=provider.offers(pool)[0])
+    (machine,) = provider.launch(spec)
+    assert states(provider) == {"h1": InstanceState.RUNNING}
+
+    def handed_on() -> None:
+        """Somebody switched it off, and another head claims it, while its BMC takes its time."""
+        (claim,) = claims.all().values()
+        claims.release("h1", claim)
+        claims.take("h1", replace(claim, marks=claim.marks | {GENERATION: "g2"}))
+
+    asked = iter([lambda: None, handed_on])
+    power.meanwhile = lambda: next(asked, lambda: None)()
+    with pytest.raises(TransientError, match="its claim has just changed"):
+        provider.terminate([machine.id])
+    assert power.on == {"h1"}
+    assert [m.generation for m in provider.instances()] == ["g2"]
+    provider.terminate(["h1-g2"])
+    assert power.on == set()
+    power.on = {"h1"}  # it hangs on its way down
+    later[0] = 1000.0
+    (claim,) = claims.all().values()
+    fresh = replace(claim, marks=claim.marks | {GENERATION: "g3"}, seen=False, ending=None)
+    asked = iter([lambda: claims.change("h1", claim, fresh)])
+    provider.instances()
+    assert power.on == {"h1"}
+
+
+def test_a_file_of_claims_that_was_begun_and_not_made_is_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "claims.db").touch()
+    claims = Claims("rack", tmp_path / "claims.db")
+    assert claims.all() == {}
+    assert claims.take("h1", Claim(marks={}))
+
+
 def test_a_host_that_does_not_answer_is_as_it_was(bed: RedfishBed) -> None:
     provider = bed.open()
     provider.launch(spec_for(bed, provider, 2))
@@ -166,7 +230,11 @@ PROGRAM = """#!/bin/sh
 cd "$(dirname "$0")"
 case $1 in
     state) if [ -e "$2.on" ]; then echo on; else echo off; fi ;;
-    on) [ "$2" != broken ] || { echo "no such outlet" >&2; exit 3; }; touch "$2.on" ;;
+    on)
+        [ "$2" != broken ] || { echo "no such outlet" >&2; exit 3; }
+        touch "$2.on"
+        printf '\\377\\n' ;;
+    shutdown) [ ! -e hang ] || { sleep 600 & echo $! >child; wait; }; rm -f "$2.on" ;;
     *) rm -f "$2.on" ;;
 esac
 """
@@ -194,6 +262,18 @@ def test_a_command_switches_hosts_as_well(commanded: Provider, tmp_path: Path) -
     assert states(commanded) == {}
     with pytest.raises(TransientError, match="no such outlet"):
         commanded.launch(replace(spec, generation="g2", nodes=("h5",)))
+
+
+def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    file = tmp_path / "power"
+    file.write_text(PROGRAM)
+    file.chmod(0o755)
+    (tmp_path / "hang").touch()
+    power = Command(rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, timeout=patience(2)))
+    with pytest.raises(TransientError, match="shutdown did not end in"):
+        power.switch("h1", "shutdown")
+    child = Path("/proc") / (tmp_path / "child").read_text().strip()
+    eventually(lambda: not child.exists() or " Z " in (child / "stat").read_text())
 
 
 # the configuration
@@ -232,6 +312,26 @@ def test_credentials_that_cannot_be_read_are_a_mistake() -> None:
     config = configfile.parse(SITE, "site.yaml")
     with pytest.raises(ConfigError, match="cloud 'rack': credentials: /nonexistent"):
         open_provider(config.clouds[0], config.cluster, config)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "told"),
+    [
+        (b'{"username": "elastic", "password": "geh\xe4im"}', 0o600, "found no JSON object"),
+        (b'{"username": "elastic", "passwort": "geheim"}', 0o600, "found no JSON object"),
+        (b'["geheim"]', 0o600, "found no JSON object"),
+        (b'{"username": "elastic", "password": "geheim"}', 0o640, "may be read by others; chmod 600"),
+    ],
+)  # fmt: skip
+def test_no_word_of_a_file_of_credentials_is_told(
+    tmp_path: Path, content: bytes, mode: int, told: str
+) -> None:
+    file = tmp_path / "bmc.json"
+    file.write_bytes(content)
+    file.chmod(mode)
+    with pytest.raises(ConfigError, match=told) as raised:
+        redfish_of(rack(tmp_path, hosts={"h1": "https://b/1"}, credentials=str(file)))
+    assert "geh" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_it_is_small() -> None:
