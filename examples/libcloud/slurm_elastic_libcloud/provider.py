@@ -57,7 +57,7 @@ class LibcloudProvider:
 
     def _make(self, size, image, spec, node):
         marks = marks_of(spec, node, self._cluster, self.name, time.time())
-        more = {"ex_metadata": marks, **self._settings.arguments}
+        more = {**self._settings.arguments, "ex_metadata": marks}
         made = self._call("create_node", name=node, size=size, image=image, **more)
         with self._translated():
             return self._machine(made)

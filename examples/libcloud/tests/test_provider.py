@@ -6,6 +6,7 @@ import json
 
 import pytest
 from bed import DummyBed, MatrixBed
+from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.cloud_kinds import table
@@ -80,3 +81,10 @@ def test_credentials_that_will_not_do_are_a_mistake_of_that_cloud(tmp_path, text
     config = site(file)
     with pytest.raises(ConfigError, match="cloud 'far': driver or credentials"):
         open_provider(config.clouds[0], config.cluster, config)
+
+
+def test_the_sites_arguments_cannot_take_the_tags_from_a_machine(bed):
+    settings = replace(bed.settings(), arguments={"ex_metadata": "theirs"})
+    provider = bed._opened(settings, contract.UUID, bed.cloud.now)
+    (machine,) = provider.launch(contract.spec_for(bed, provider, 1))
+    assert [m.id for m in provider.instances()] == [machine.id]

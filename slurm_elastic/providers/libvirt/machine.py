@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.marks import MADE, marks_of
 from slurm_elastic.providers.base.nocloud import seed
 from slurm_elastic.providers.base.tags import PREFIX
-from slurm_elastic.providers.base.user_data import facts_program
+from slurm_elastic.providers.base.user_data import facts_program, read_part
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 
 NAMESPACE = "urn:slurm-elastic:machine:1"
@@ -66,9 +65,9 @@ def template(settings: LibvirtCloud) -> str:
         return _DOMAIN.format(network=settings.network)
     at = f"domain of cloud {settings.name!r}: {settings.domain}"
     try:
-        text = Path(settings.domain).read_text(encoding="utf-8")
+        text = read_part(settings.domain, f"domain of cloud {settings.name!r}")
         root = Xml.fromstring(text)  # noqa: S314 - the site's own
-    except (OSError, UnicodeDecodeError, Xml.ParseError) as error:
+    except Xml.ParseError as error:
         raise ConfigError(f"{at} cannot be used: {error}") from error
     if root.tag != "domain" or root.find("devices") is None:
         raise ConfigError(f"{at} is <{root.tag}>, expected a <domain> with <devices>")

@@ -14,7 +14,7 @@ from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
 
-_WORD = re.compile(r"[^\s/]+")
+_WORD = re.compile(r"[^\s/<>&'\"]+")
 _URI = re.compile(r"(qemu|test)(\+(unix|ssh|libssh2?|tls))?://\S*/\S+")
 
 
@@ -81,7 +81,8 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
     for key in ("image", "storage", "network"):
         if not _WORD.fullmatch(word := getattr(cloud, key)):
-            draft.problems.add(("clouds", i, key), shown(word), "a name, without blanks or /")
+            expected = "a name, without blanks, quotes or /"
+            draft.problems.add(("clouds", i, key), shown(word), expected)
     for name, kind in cloud.types.items():
         if kind.gres and cloud.domain is None:
             expected = "no gres, or a domain that has the devices"

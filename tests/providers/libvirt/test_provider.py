@@ -31,6 +31,14 @@ def opened(bed: LibvirtBed, **more: Any) -> LibvirtProvider:
     return provider
 
 
+def test_a_domain_that_others_may_write_is_refused(bed: LibvirtBed, tmp_path: Path) -> None:
+    file = tmp_path / "domain.xml"
+    file.write_text("<domain><devices/></domain>")
+    file.chmod(0o664)
+    with pytest.raises(ConfigError, match=r"domain of cloud .* may be written by others"):
+        opened(bed, domain=str(file))
+
+
 class TestRoom:
     def test_offers_are_bounded_by_what_all_domains_leave(self, bed: LibvirtBed) -> None:
         bed.limit(4)
@@ -293,7 +301,7 @@ def test_settings_that_make_no_sense_are_told_at_once(tmp_path: Path) -> None:
     assert [p.partition(": clouds[0] (lab).")[2] for p in caught.value.problems] == [
         "hosts.b.uri: found 'qemu+ssh://slurm@kvm1/system', which hosts.a has already, expected a uri of its own",
         "hosts.c.uri: found 'http://kvm1', expected libvirt's, such as qemu+ssh://USER@HOST/system",
-        "image: found 'a/b', expected a name, without blanks or /",
+        "image: found 'a/b', expected a name, without blanks, quotes or /",
         "types.small.gres: found gpu, expected no gres, or a domain that has the devices",
     ]
     file.write_text(file.read_text().replace("image:", "virtualization: xen\n    image:"))
