@@ -155,7 +155,7 @@ def _versions(config: Config) -> str:
 
 def _ours(config: Path, *words: str) -> str:
     module = "slurm_elastic.cli.main"
-    return _said(sys.executable, "-m", module, "--config", str(config), *words)
+    return _said(sys.executable, "-P", "-m", module, "--config", str(config), *words)
 
 
 def _said(program: str, *words: str) -> str:

@@ -139,7 +139,7 @@ def _cost(config: Config, query: Query) -> str:
 
 def _doctor(file: Path, _: Query) -> str:
     """By a process of its own: it takes on the services' environment, and asks clouds."""
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(file)]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file)]
     try:
         done = subprocess.run(
             [*command, "doctor", "--json"], capture_output=True, timeout=DOCTOR, check=False

@@ -50,6 +50,8 @@ def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
         label = _made(recipe, work, debian, wanted, kind, say)
         label = replace(label, file=file.name if named else f"{label.name}.{kind}")
         target = place / label.file
+        if label.secret:
+            (work / "image").chmod(0o600)
         os.replace(work / "image", target)
         write(label_file(target), label)
     finally:

@@ -16,7 +16,7 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
 from slurm_elastic.image.commands import ENVIRONMENT, require
 from slurm_elastic.image.label import Label
-from slurm_elastic.image.trial import PRIVATE_KEY, Order
+from slurm_elastic.image.trial import FAILED, PRIVATE_KEY, Order
 
 _ABSENT = ("/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_rsa_key", "/etc/slurm/slurm.conf",
            "/etc/systemd/system/multi-user.target.wants/slurmd.service")  # fmt: skip
@@ -73,15 +73,17 @@ def check(
 
 def look_into(image: Path, about: Label, work: Path) -> list[str]:
     """The complaints about what is on an image's disk, without booting it."""
-    raw = work / "raw"
-    disk.to_raw(image, raw)
+    place = work / "looked-into"
+    place.mkdir(mode=0o700)  # all of the image's files, a key too where it has one
+    raw = place / "raw"
     try:
+        disk.to_raw(image, raw)
         absent = _ABSENT if about.secret else (*_ABSENT, _KEY)
         found = [f"{path} is in the image" for path in absent if _is_there(raw, path)]
         found += [f"{path} is not in the image" for path in _THERE if not _is_there(raw, path)]
-        return [*found, *_private_keys(raw, work / "looked-into")]
+        return [*found, *_private_keys(raw, place / "files")]
     finally:
-        raw.unlink()
+        shutil.rmtree(place)
 
 
 def _private_keys(raw: Path, place: Path) -> list[str]:
@@ -93,7 +95,6 @@ def _private_keys(raw: Path, place: Path) -> list[str]:
     disk.inside(raw, f"rdump {' '.join(there)} {place}")
     files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
     found = [path for path in files if PRIVATE_KEY.search(path.read_bytes())]
-    shutil.rmtree(place)
     return [f"a private key is in /{path.relative_to(place)}" for path in sorted(found)]
 
 
@@ -103,13 +104,15 @@ def _is_there(raw: Path, path: str) -> bool:
 
 def _boot(work: Path, order: Order, say: Callable[[str], None]) -> bool:
     (work / "order.json").write_bytes(msgspec.json.encode(order))
-    words = [*_NAMESPACES, sys.executable, "-m", "slurm_elastic.image.trial", str(work)]
+    words = [*_NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    with (work / "trial.out").open("wb") as errors:
-        process = subprocess.Popen(
+    with (
+        (work / "trial.out").open("wb") as errors,
+        subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
             env=ENVIRONMENT | kept,
-        )  # fmt: skip
+        ) as process,
+    ):  # fmt: skip
         try:
             assert process.stdout is not None  # noqa: S101 - a pipe was asked for
             for line in process.stdout:
@@ -117,8 +120,7 @@ def _boot(work: Path, order: Order, say: Callable[[str], None]) -> bool:
             code = process.wait()
         finally:
             process.kill()
-            process.wait()
-    if code not in (0, 1):
+    if code not in (0, FAILED):
         said = (work / "trial.out").read_text(errors="replace").strip().splitlines()[-3:]
         raise SlurmElasticError(f"the check broke off: {' / '.join(said)}")
     return code == 0

@@ -97,7 +97,7 @@ class Head:
 
     def node_state(self) -> str:
         """As ``sinfo`` has it: ``idle``; empty where slurmctld does not answer."""
-        with contextlib.suppress(SlurmElasticError, subprocess.TimeoutExpired):
+        with contextlib.suppress(SlurmElasticError):
             return self.command(["sinfo", "-h", "-n", self._node, "-o", "%T"]).strip()
         return ""
 
@@ -113,11 +113,14 @@ class Head:
 
     def command(self, words: Sequence[str], text: str = "") -> str:
         """What a command of Slurm's prints; SlurmElasticError with its complaint."""
-        done = subprocess.run(
-            [*self._before, *words], capture_output=True, text=True, check=False, timeout=_ANSWER,
-            input=text,
-            cwd="/", env=ENVIRONMENT | {"SLURM_CONF": f"{self._work}/slurm.conf"},
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [*self._before, *words], capture_output=True, text=True, check=False,
+                timeout=_ANSWER, input=text, cwd="/",
+                env=ENVIRONMENT | {"SLURM_CONF": f"{self._work}/slurm.conf"},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise SlurmElasticError(f"{words[0]}: no answer in {_ANSWER:.0f} s") from None
         if done.returncode:
             raise SlurmElasticError(f"{words[0]}: exit {done.returncode}: {done.stderr.strip()}")
         return done.stdout

@@ -143,6 +143,11 @@ def _add_line(path: Path, line: str, number: str) -> bool:
                     f"{name} has the number {number} on this host and {words[2]} in the image"
                 )
             return False
+        if number and words[2:3] == [number]:
+            raise SlurmElasticError(
+                f"{name} has the number {number} on this host, which is that of {words[0]} in the "
+                "image"
+            )
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
     return True

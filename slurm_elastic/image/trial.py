@@ -2,7 +2,8 @@
 
 ``python -m slurm_elastic.image.trial DIR`` is the first process of namespaces of its own (network,
 mounts, processes, host name), so that all it starts ends with it. DIR/order.json says what is
-wanted; steps are printed as they are made. Exit 0: all were made; 1: the last line says why not.
+wanted; steps are printed as they are made. Exit 0: all were made; FAILED: the last line says why
+not; any other: the trial itself broke off.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from slurm_elastic.providers.base.joining import KEY_MARK
 
 T = TypeVar("T")
 
+FAILED = 3
 LOGIN = "debian"
 _PERIOD = 1.0
 _ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
@@ -265,7 +267,7 @@ def main() -> int:
         Trial(work, order).run()
     except SlurmElasticError as error:
         sys.stdout.write(f"FAILED: {error}\n")
-        return 1
+        return FAILED
     return 0
 
 

@@ -56,6 +56,23 @@ def test_a_user_whose_number_differs_in_the_image_is_refused(place: Path) -> Non
         tree._copy_users(("alice",), place)
 
 
+@pytest.mark.usefixtures("alice")
+@pytest.mark.parametrize(
+    ("file", "line", "whose"),
+    [
+        ("passwd", "munge:x:1234:110::/:/bin/false\n", "alice has the number 1234 .* of munge"),
+        ("group", "sudoers:x:2000:\n", "lab has the number 2000 .* of sudoers"),
+    ],
+)
+def test_a_number_that_somebody_else_has_in_the_image_is_refused(
+    place: Path, file: str, line: str, whose: str
+) -> None:
+    with (place / "etc" / file).open("a") as there:
+        there.write(line)
+    with pytest.raises(SlurmElasticError, match=whose):
+        tree._copy_users(("alice",), place)
+
+
 def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> None:
     gone = (
         "etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub", "etc/munge/munge.key",
