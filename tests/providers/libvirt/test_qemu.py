@@ -100,7 +100,7 @@ def test_what_qemu_refuses_leaves_nothing(bed: LibvirtBed) -> None:
         "<domain><os><type>hvm</type><kernel>/nowhere</kernel></os><devices/></domain>"
     )
     provider = bed.open()
-    with pytest.raises(ProviderError, match="nowhere|closed the monitor") as caught:
+    with pytest.raises(ProviderError, match=r"nowhere|closed the monitor") as caught:
         provider.launch(spec_for(bed, provider, 2))
     assert not isinstance(caught.value, TransientError)
     assert bed.domains() == {}
