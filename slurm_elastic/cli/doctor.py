@@ -53,8 +53,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "doctor",
         description="Look at each cloud (credentials, machines, offers and their room, image, "
         "network, clock), the state directory, the spool, the daemon, Slurm, the addresses of its "
-        "nodes, the tunnel to machines, and slurm.conf. Doctor changes nothing. It ends with 0 "
-        "when all is well, with 1 when something is wrong.",
+        "nodes, the tunnel to machines, and slurm.conf. Before conf install it looks at what is "
+        "there by then. Doctor changes nothing. It ends with 0 when all is well, with 1 when "
+        "something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -79,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
         if args.clouds:
             diagnosis = _diagnosis(look_at_clouds(config), time.time())
         else:
-            diagnosis = diagnose(
-                config, ProbingCli(config.slurm), time.time(), environment, quick=args.quick
-            )
+            look = diagnose if plan.is_installed(config) else before_install
+            slurm = ProbingCli(config.slurm)
+            diagnosis = look(config, slurm, time.time(), environment, quick=args.quick)
     if args.json:
         write_json(diagnosis)
     else:
@@ -115,6 +116,26 @@ def diagnose(
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = tuple(bursting.probes(config, slurm))
         parts.append(Part(name="a job of one node", findings=probes))
+    return _diagnosis(parts, now)
+
+
+def before_install(
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    environment: Finding | None = None,
+    *,
+    quick: bool = False,
+) -> Diagnosis:
+    """The same before ``conf install``: neither services nor nodes of ours are to be expected."""
+    findings = [
+        *([environment] if environment else []),
+        *head.before_install(config, slurm),
+        *head.budgets(config),
+        *auth.examine(config, now),
+        *(() if quick else head.slurm_conf(config)),
+    ]
+    parts = [*look_at_clouds(config), Part(name="head node", findings=tuple(findings))]
     return _diagnosis(parts, now)
 
 

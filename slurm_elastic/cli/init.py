@@ -34,9 +34,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "init",
         description="Read slurm.conf, look for clouds that this host can reach, ask at most eight "
-        "questions, and write a configuration with comments. It is then checked as 'conf check' "
-        "and 'doctor --clouds' do. A configuration that is there keeps all that is in it; clouds "
-        "and pools that it lacks are added. Nothing else is changed, and nothing is bought.",
+        "questions, and write a configuration with comments. It is then checked as 'conf show', "
+        "'conf check' and 'doctor' do. A configuration that is there keeps all that is in it; "
+        "clouds and pools that it lacks are added. Nothing else is changed, and nothing is bought.",
         epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
     )
     parser.add_argument(
@@ -52,8 +52,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="write to this file (default: the configuration, see --config)",
     )  # fmt: skip
     parser.add_argument(
-        "--slurm-conf", type=Path, default=SLURM_CONF, metavar="FILE",
-        help="the site's slurm.conf (default: %(default)s)",
+        "--slurm-conf", type=Path, metavar="FILE",
+        help=f"the site's slurm.conf (default: $SLURM_CONF, else {SLURM_CONF})",
     )  # fmt: skip
     parser.set_defaults(run=run)
 
@@ -61,7 +61,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Write the file; 1 where a check of it fails."""
     output = Path(args.output or args.config)
-    site = facts(args.slurm_conf.resolve())
+    conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
+    site = facts(conf_file.resolve())
     _show_site(site)
     place = Place(home=Path.home(), environment=os.environ)
     found = _renamed(reach.look(table(), place), site)
@@ -179,10 +180,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _checked(path: Path) -> int:
-    """The checks, and the next two commands."""
+    """The checks, and the next two commands. ``conf show`` in a line: its pages would hide them."""
     configfile.ensure_uuid(path)
     option = "" if path == conf_default() else f" --config {path}"
-    config = configfile.load(path)
+    config = configfile.load(path, whole=True)
     print(f"conf show: {len(config.clouds)} cloud(s), {len(config.pools)} pool(s)\nconf check:")
     sys.stdout.flush()
     failed = 0
@@ -191,8 +192,8 @@ def _checked(path: Path) -> int:
     except ConfigError as error:
         print(visible(str(error)))
         failed = 2
-    print("\ndoctor --clouds:")
-    ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=True))
+    print("\ndoctor --quick:")
+    ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=False))
     print("next:")
     if failed:
         print(f"  slurm-elastic{option} conf check       # once that is put right")

@@ -386,25 +386,23 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
     )
 
 
+def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
+    """The findings on a head whose slurm.conf has nothing of ours yet: no service runs there."""
+    yield Finding(
+        what="slurm.conf",
+        level=Level.NOTE,
+        found="it has nothing of ours yet, so no job can use a cloud",
+        advice="slurm-elastic conf install; then start the services (docs/install.md)",
+    )
+    yield _answer(config, client)[0]
+
+
 def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     """Does it answer, does it know our nodes."""
-    try:
-        nodes = client.nodes()
-        version = client.version()
-    except SlurmError as error:
-        yield _unanswered(error)
-        return
+    answer, nodes = _answer(config, client)
+    yield answer
     if not nodes:
-        yield Finding(
-            what="slurmctld",
-            level=Level.WRONG,
-            found=NO_NODE,
-            expected="the nodes of the cluster",
-            advice=f"run this as {config.slurm.user} or root; is it the right slurm.conf?",
-        )
         return
-    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
-    yield Finding(what="slurmctld", level=Level.OK, found=found)
     yield from _failed(config, nodes)
     yield from _down(config, nodes)
     yield from bursting.in_service(config, nodes)
@@ -424,6 +422,24 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
         )
     else:
         yield Finding(what="our nodes", level=Level.OK, found=f"all {len(ours)} are there")
+
+
+def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmNode]]:
+    """Whether slurmctld does, and its nodes."""
+    try:
+        nodes = client.nodes()
+        version = client.version()
+    except SlurmError as error:
+        return _unanswered(error), {}
+    if not nodes:
+        advice = f"run this as {config.slurm.user} or root; is it the right slurm.conf?"
+        none = Finding(
+            what="slurmctld", level=Level.WRONG, found=NO_NODE,
+            expected="the nodes of the cluster", advice=advice,
+        )  # fmt: skip
+        return none, {}
+    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
+    return Finding(what="slurmctld", level=Level.OK, found=found), nodes
 
 
 def _unanswered(error: SlurmError) -> Finding:
@@ -454,7 +470,10 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     except (SlurmElasticError, OSError) as error:
         yield Finding(what=what, level=Level.WRONG, found=str(error))
         return
-    if planned.changes():
+    depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
+    if not plan.is_installed(config):
+        yield Finding(what=what, level=Level.OK, found=f"our part fits into it; {depth}")
+    elif planned.changes():
         yield Finding(
             what=what,
             level=Level.WRONG,
@@ -463,5 +482,4 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
             advice="slurm-elastic conf diff shows it, conf install puts it in place",
         )
     else:
-        depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
         yield Finding(what=what, level=Level.OK, found=f"installed as configured; {depth}")

@@ -35,6 +35,9 @@ PROGRAMS: Mapping[str, str] = {
 """Name in ``programs_dir`` and its source in the package."""
 
 _OWN_LUA = "-- Made by `slurm-elastic conf install`"
+_ANY_INCLUDE = re.compile(
+    rb"^[ \t]*include[ \t].*" + re.escape(fragment.FILE_NAME.encode()), re.I | re.M
+)
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
@@ -187,6 +190,16 @@ def foreign_lua(directory: Path) -> str | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     return None if text.startswith(_OWN_LUA) else text
+
+
+def is_installed(config: Config) -> bool:
+    """Whether slurm.conf includes our part, by whosever line; also where it cannot be read, which
+    others tell.
+    """
+    try:
+        return _ANY_INCLUDE.search(Path(config.slurm.conf).read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def _slurm_conf(config: Config) -> PlannedFile:

@@ -244,6 +244,22 @@ def test_a_cloud_without_room_is_a_note(config: Config) -> None:
     assert note.found == "1, none of which has room now"
 
 
+@pytest.mark.parametrize("line", ["", "include slurm-elastic.conf\n"])
+def test_before_conf_install_nothing_of_ours_is_missed(
+    file: Path, slurm: FakeSlurm, line: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (file.parent / "slurm.conf").write_text(f"ClusterName=alps\n{line}")
+    monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: slurm)
+    assert main(["doctor", "--quick", "--json", "--config", str(file)]) == 1
+    told = msgspec.json.decode(capsys.readouterr().out)
+    found = {f["what"]: f["level"] for f in told["parts"][-1]["findings"]}
+    if line:
+        assert found["our nodes"] == "ok"
+    else:
+        assert found == {"slurm.conf": "note", "slurmctld": "ok"}
+
+
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize("width", [80, 160])
 def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> None:

@@ -24,11 +24,14 @@ from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic import catalogues
+from slurm_elastic.cli import doctor
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.model import Location, Market
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm import plan
+from slurm_elastic.slurm.fake import FakeSlurm
 from tests.slurm import site_cases
 
 pytestmark = pytest.mark.skipif(
@@ -77,6 +80,8 @@ class Host:
         monkeypatch.setattr("slurm_elastic.providers.docker.found.SOCKET", root / "no-docker")
         monkeypatch.setattr("slurm_elastic.providers.local.found.SOCKET", root / "no-agent")
         monkeypatch.setattr("os.cpu_count", lambda: 2)
+        node = SlurmNode(name="n1", states=frozenset({"IDLE"}))
+        monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: FakeSlurm([node]))
         monkeypatch.setattr("slurm_elastic.providers.openstack.found.CONFIG_FILES", [])
         for cloud in ("aws", "opennebula", "openstack"):  # a busy machine's emulated one is slow
             monkeypatch.setattr(f"slurm_elastic.providers.{cloud}.found.PATIENCE", patience(60))
@@ -137,6 +142,22 @@ def test_a_site_gets_a_configuration_that_checks_accept(
     assert host.run("doctor", "--clouds") == 0
     config = configfile.load(host.yaml)
     assert all(config.who_of(c).accounts == () for c in config.clouds)
+
+
+def test_a_slurmctld_that_does_not_answer_is_told(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: FakeSlurm())
+    assert host.init(host.site("small"), "--yes") == 1
+    assert "wrong slurmctld" in capsys.readouterr().out
+
+
+def test_without_an_option_it_is_the_slurm_conf_of_slurms_own_variable(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(host.site("small")))
+    assert main(["init", "--output", str(host.yaml), "--yes"]) == 0
+    assert "cluster small" in capsys.readouterr().out
 
 
 def test_a_partition_of_all_nodes_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ LUA = "function slurm_job_submit(d, p, u)\n  return slurm_elastic_submit(d, p, u
 SLURM_CONF = (
     "ClusterName=alps\nSlurmctldHost=head\nJobSubmitPlugins=lua\n"
     "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageEnforce=associations\n"
+    "include slurm-elastic.conf\n"
 )
 RACK = tuple(f"op{n}" for n in range(1, 5))
 PUB = tuple(f"pub{n}" for n in range(1, 13))
@@ -104,6 +105,7 @@ class Place(World):
         etc.mkdir()
         run.mkdir()
         (etc / "slurm.conf").write_text(SLURM_CONF)
+        (etc / "slurm-elastic.conf").touch()
         (etc / "job_submit.lua").write_text(LUA)
         self.file = etc / "slurm-elastic.yaml"
         text = SITE.format(
