@@ -162,7 +162,8 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
     config = elastic(spec, ports)
     require_emulated(_clouds(config))
     write_one(config, layout)
-    layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
+    if not spec.bare:
+        layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
     if spec.image:
         (etc / "machine-part").write_text(machine_part(spec))
     for path in etc.iterdir():

@@ -96,21 +96,24 @@ class Sandbox(Shell):
         if self._cloud("opennebula"):
             progress("emulated OpenNebula")
             self._daemons.one(self.layout.read())
-        progress("slurm-elastic conf install")
-        self._install()
+        if not self.spec.bare:
+            progress("slurm-elastic conf install")
+            self._install()
         progress("slurmctld and static nodes")
         self._daemons.slurmctld()
         for node in static_names(self.spec):
             self.machines.start(self.layout.machine(node, node))
-        progress("slurm-elasticd and its clouds")
+        progress("the clouds' machines")
         self._start_clouds()
-        self.daemon_start()
-        progress("slurm-elastic-ckptman")
-        self.ckptman_start()
+        if not self.spec.bare:
+            progress("slurm-elasticd and slurm-elastic-ckptman")
+            self.daemon_start()
+            self.ckptman_start()
         self.wait_for(self._static_idle, 60.0, "the static nodes are idle")
 
     def _start_clouds(self) -> None:
-        if local := self._cloud("local"):
+        local = self._cloud("local")
+        if local and not self.spec.bare:
             self._daemons.agent(self.layout.read(), Path(local["socket"]))
         if any(map(self._cloud, ("aws", "opennebula", "openstack"))):
             self._daemons.runner()
@@ -176,9 +179,9 @@ class Sandbox(Shell):
         return {name: self.processes.alive(name) for name in self._names()}
 
     def _names(self) -> list[str]:
-        names = [MUNGED, SLURMCTLD, ELASTICD, CKPTMAN]
-        if self._cloud("local"):
-            names.append(AGENT)
+        names = [MUNGED, SLURMCTLD]
+        if not self.spec.bare:
+            names += [ELASTICD, CKPTMAN, *([AGENT] if self._cloud("local") else [])]
         emulated = {"aws": EC2, "opennebula": ONE}
         there = [name for provider, name in emulated.items() if self._cloud(provider)]
         return names + there + ([RUNNER] if there or self._cloud("openstack") else [])

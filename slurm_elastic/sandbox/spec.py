@@ -32,7 +32,8 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     are of each node. With ``dead_man`` each emulated machine has the agent, with this
     heartbeat_timeout (s); ``check`` is then its gate's command. ``image`` is a file from which the
     machines of EC2 are booted as virtual ones, instead of being processes; they have the agent
-    then, and the shipped text of joining. ``groups`` may burst. ``prices``
+    then, and the shipped text of joining. A ``bare`` one has the site and the emulated clouds, and
+    nothing of slurm-elastic yet. ``groups`` may burst. ``prices``
     is a CSV trace of spot prices (None: the shipped day), of which ``price_speed`` seconds pass in
     one.
     """
@@ -45,6 +46,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     slurm_files: dict[str, str] = field(default_factory=dict)
     elastic: dict[str, Any] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
+    bare: bool = False
     groups: tuple[str, ...] = ("nogroup", "root")
     boot_seconds: float = 2.0
     local_boot_seconds: float = 1.0
