@@ -1,45 +1,27 @@
-"""The head node: state directory, spool, daemon, Slurm and its slurm.conf."""
+"""The head node: state directory and memory, spool, Slurm and its slurm.conf."""
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import os
 import pwd
 import shutil
 import socket
-import sqlite3
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic import statedir
 from slurm_elastic.config import Config
-from slurm_elastic.doctor import bursting
+from slurm_elastic.doctor import bursting, services
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import (
-    CKPTMAN,
-    CKPTMAN_MARK,
-    DAEMON,
-    alive,
-    latest,
-    process_exists,
-    read_mark,
-    told,
-)
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model import Exclusion, Finding, Level, Location
+from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.exclusions import sickly
-from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.policies.node_state import ill, is_down
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, plan
 from slurm_elastic.slurm.account import same
-from slurm_elastic.store.trouble import trouble_of
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""
@@ -47,11 +29,6 @@ WAITING = 60.0
 """Seconds after which a request should have been taken up."""
 _PATIENCE = 5.0
 """Seconds for who listens where users ask."""
-
-_STRAYS = (
-    "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
-    "a cloud that left the configuration: slurm-elastic clear --gone, once they are gone"
-)
 
 
 def state_directory(config: Config) -> Iterator[Finding]:
@@ -97,8 +74,8 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
         )
         return
     yield from spool(config, now)
-    yield from daemon(config, now)
-    yield from checkpoints(config, now)
+    yield from services.daemon(config, now)
+    yield from services.checkpoints(config, now)
     yield from _users(config)
     yield from _rights(config)
 
@@ -202,142 +179,6 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
         )
 
 
-def daemon(config: Config, now: float) -> Iterator[Finding]:
-    """Its heartbeat, what it last heard, and what it has paused."""
-    path, mark = config.state / "ledger.db", read_mark(config.state)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why:
-        yield Finding(
-            what="daemon",
-            level=Level.WRONG,
-            found=why.partition("; do: ")[0],
-            expected="a ledger that can be written",
-            advice=f"{why.partition('; do: ')[2]}; slurm-elasticd goes on by itself then",
-        )
-    try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            beat = latest(ledger.heartbeat(DAEMON), mark.beat if mark else None)
-            yield _alive(config, beat, now)
-            yield from _clock(beat, ledger.machines(), now)
-            yield from _ckptman(config, ledger, now)
-            for health in ledger.health():
-                if health.error:
-                    yield Finding(
-                        what="last errors",
-                        level=Level.WRONG,
-                        found=health.told,
-                        advice=_STRAYS if health.code == CODE else "",
-                    )
-            for breaker in ledger.breakers():
-                if breaker.until or sickly(breaker):
-                    yield _paused(breaker, now)
-            yield from _held(config, ledger)
-            yield from _cooling(ledger.cool_downs(now), now)
-    except (sqlite3.Error, OSError) as error:
-        trouble = trouble_of(error, path)
-        yield Finding(
-            what=f"ledger {path}",
-            level=Level.WRONG,
-            found=trouble.what,
-            expected="a ledger that can be read",
-            advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
-        )
-    except SlurmElasticError as error:
-        yield Finding(
-            what=f"ledger {path}",
-            level=Level.WRONG,
-            found=str(error),
-            expected="a ledger of this release",
-            advice="start slurm-elasticd, which makes it and brings it up to date",
-        )
-
-
-def checkpoints(config: Config, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman can keep what it does."""
-    mark = read_mark(config.state, CKPTMAN_MARK)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why:
-        yield Finding(
-            what="checkpoints",
-            level=Level.WRONG,
-            found=why.partition("; do: ")[0],
-            expected="a state directory that can be written",
-            advice=f"{why.partition('; do: ')[2]}; slurm-elastic-ckptman goes on by itself then",
-        )
-
-
-def _clock(
-    beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
-) -> Iterator[Finding]:
-    """Whether it was set back since the ledger was written."""
-    times = [machine.instance.launched for machine in machines]
-    if trouble := set_back([*times, beat[0]] if beat else times, now):
-        found, _, advice = trouble.partition("; do: ")
-        yield Finding(what="clock", level=Level.WRONG, found=found, advice=advice)
-
-
-def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman lives; one that never ran is nobody's loss."""
-    mark = read_mark(config.state, CKPTMAN_MARK)
-    beat = latest(ledger.heartbeat(CKPTMAN), mark.beat if mark else None)
-    if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
-        return
-    yield Finding(
-        what="checkpoints",
-        level=Level.WRONG,
-        found=f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
-        expected="it runs: without it no job is saved, nor moved before its machine is taken",
-        advice="systemctl start slurm-elastic-ckptman; "
-        "journalctl -u slurm-elastic-ckptman says why it stopped",
-    )
-
-
-def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
-    """Pools that start no machine now."""
-    sizes = {pool.name: len(pool.nodes) for pool in plan.pools_of(config)}
-    groups = Counter((hold.pool, hold.cause) for hold in ledger.holds())
-    for (pool, reason), count in groups.items():
-        yield Finding(
-            what=f"pool {pool}",
-            level=Level.NOTE,
-            found=f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
-            expected="nodes that Slurm may start, once that is over",
-        )
-
-
-def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
-    """Offers that are not asked for now, by reason."""
-    by_reason: dict[str, list[Exclusion]] = {}
-    for one in cool_downs:
-        by_reason.setdefault(f"{one.code}: {one.cause}", []).append(one)
-    for reason, found in by_reason.items():
-        until = max(one.until for one in found) - now
-        offers = (
-            found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
-        )
-        yield Finding(
-            what="cool-down", level=Level.NOTE, found=f"{offers}, {until:.0f} s more: {reason}"
-        )
-
-
-def _paused(breaker: Exclusion, now: float) -> Finding:
-    """The remedy is a part of the reason where Slurm took the machines out of service."""
-    found, _, remedy = breaker.cause.partition("; do: ")
-    state = "is paused" if breaker.until > now else "is tried with one machine"
-    if not breaker.until:
-        state = f"{breaker.count} so far"
-    looks = "look at a machine's console: image, network to slurmctld, munge key"
-    if sickly(breaker) and not remedy:
-        looks = "look into slurmd's log on a machine of the pool"
-    return Finding(
-        what=f"pool {breaker.scope}",
-        level=Level.WRONG,
-        found=f"{state}: {found}",
-        expected="machines that register with Slurm, and that it takes as they are",
-        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
-    )
-
-
 def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
     """Nodes of ours that Slurm itself has taken out of service, by its words."""
     by_words: dict[str, list[str]] = {}
@@ -369,21 +210,6 @@ def _down(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
             found=f"{len(names)}, {names[0]} among them: {reason}",
             advice=f"slurm-elastic explain {names[0]} says what is done about it",
         )
-
-
-def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
-    limit = config.timings.heartbeat_stale
-    if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
-        found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
-        return Finding(what="daemon", level=Level.OK, found=found)
-    found = "has never run" if beat is None else f"last heartbeat {now - beat[0]:.0f} s ago"
-    return Finding(
-        what="daemon",
-        level=Level.WRONG,
-        found=found,
-        expected=f"a heartbeat within {limit:.0f} s: without it nothing is launched or ended",
-        advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
-    )
 
 
 def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
