@@ -357,24 +357,28 @@ def _decide(
             if keep:
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
-        jobs = part_of(request, decided.nodes).jobs
-        generation = new_generation(now, Spool(site.config.state).newest())
-        spec = LaunchSpec(
-            generation=generation,
-            pool=request.pool,
-            nodes=decided.nodes,
-            offer=decided.offer,
-            jobs=jobs,
-            owner=agreed(jobs, request.owners, site.config.books.tags),
-            alternatives=decided.alternatives(_choices(provider)),
-            enrol=enrolment_word(site, request.pool.cloud, generation),
-        )
+        spec = _spec(site, request, decided, now)
         reach("launch.before-intent")
         with site.ledger.together():
             if keep:
                 record_ranking(site, decided.placement, enough=True)
             site.ledger.intend(spec, request.id, now)
     return decided, spec
+
+
+def _spec(site: Site, request: NodeRequest, decided: NextLaunch, now: float) -> LaunchSpec:
+    cloud, jobs = request.pool.cloud, part_of(request, decided.nodes).jobs
+    generation = new_generation(now, Spool(site.config.state).newest())
+    return LaunchSpec(
+        generation=generation,
+        pool=request.pool,
+        nodes=decided.nodes,
+        offer=decided.offer,
+        jobs=jobs,
+        owner=agreed(jobs, request.owners, site.config.books.tags),
+        alternatives=decided.alternatives(_choices(site.providers[cloud])),
+        enrol=enrolment_word(site, cloud, generation),
+    )
 
 
 def _choices(provider: Provider) -> int:

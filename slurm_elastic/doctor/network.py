@@ -32,6 +32,8 @@ STALE = 180.0
 PROBED = 3
 """Machines to which packets of full size are sent."""
 SMALLEST = 576
+_PING = 20.0
+"""Seconds for three packets."""
 _HEADERS = 28
 """Bytes of IPv4 and ICMP before what ping(8) counts."""
 _HOST = re.compile(
@@ -240,9 +242,12 @@ def _largest(address: str, most: int, passes: Passes) -> int:
 
 def _passes(address: str, size: int) -> bool:
     """By ping(8), told not to fragment; OSError where there is none."""
-    done = subprocess.run(
-        ["ping", "-q", "-n", "-M", "do", "-c", "3", "-i", "0.2", "-W", "1",
-         "-s", str(size - _HEADERS), address],
-        stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=20,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["ping", "-q", "-n", "-M", "do", "-c", "3", "-i", "0.2", "-W", "1",
+             "-s", str(size - _HEADERS), address],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PING,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
     return done.returncode == 0

@@ -13,6 +13,7 @@ import pytest
 from ledger_cases import T0
 
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.doctor import network
 from slurm_elastic.doctor.network import examine
 from slurm_elastic.hub.wire import Answer, Seen
 from slurm_elastic.ledger import Ledger
@@ -152,6 +153,14 @@ def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[S
     assert wrong(examine(config, slurm(), T0, lambda *_: False)) == {}, (
         "no answer to ping says nothing"
     )
+
+
+def test_a_ping_that_hangs_has_not_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ping").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "ping").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(network, "_PING", 0.2)
+    assert not network._passes("192.0.2.1", 1380)
 
 
 def test_slurmctld_outside_of_the_tunnel_is_told(
