@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 LISTEN = "127.0.0.1:8411"
 DOCTOR = 300.0
 """Seconds for which doctor's findings are shown again, and for which it is waited for."""
+_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 FRESH = {"status": PERIOD, "day": 60.0, "explain": 2.0, "cost": 30.0, "doctor": DOCTOR}
 
 
@@ -63,7 +65,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="let this group open the unix socket, too: it sees what the server's user may see",
     )  # fmt: skip
     parser.add_argument(
-        "--name", metavar="HOST", action="append", default=[],
+        "--name", metavar="HOST", action="append", default=[], type=_host,
         help="answer to this host name as well, as the site's web server passes it on",
     )  # fmt: skip
     parser.set_defaults(run=run)
@@ -87,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     with listening(where, args.group) as link:
         port = 0 if where.path else link.getsockname()[1]
         print(f"slurm-elastic web: {_told(where, port, key)}", flush=True)
-        serve(application(made, names=(*OWN_NAMES, *args.name), key=key), link)
+        names = {*OWN_NAMES, *args.name, *([where.host] if where.host else [])}
+        serve(application(made, names=sorted(names), key=key), link)
     return 0
 
 
@@ -160,6 +163,15 @@ def _place(text: str) -> Place:
         return place(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _host(text: str) -> str:
+    """For argparse: a name, or all below one; not every name, which other pages could take on."""
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no host name: expected one such as head.example.org or *.example.org"
+        )
+    return text.lower()
 
 
 def _told(where: Place, port: int, key: str) -> str:

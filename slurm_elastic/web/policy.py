@@ -1,4 +1,4 @@
-"""What every answer tells the browser: to run, load and ask nothing that is not of the page itself.
+"""Every answer tells the browser to run, load and ask nothing that is not of the page itself.
 
 Content Security Policy Level 3 and Trusted Types (W3C).
 """

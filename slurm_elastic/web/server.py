@@ -11,6 +11,7 @@ import json
 import signal
 import socket
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 
 import anyio
@@ -27,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.web.documents import Documents, Reading
+from slurm_elastic.web.documents import Documents, Query, Reading
 from slurm_elastic.web.policy import HEADERS, JSON, STATIC
 
 OWN_NAMES = ("localhost", "127.0.0.1")
@@ -92,6 +93,7 @@ class Answers:
     def __init__(self, documents: Documents, period: float) -> None:
         self._documents, self._period = documents, period
         self._open = 0
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.ending = asyncio.Event()
 
     async def document(self, request: Request) -> Response:
@@ -100,7 +102,7 @@ class Answers:
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)
         try:
-            made = await to_thread.run_sync(self._documents.get, name, query)
+            made = await self._made(name, query)
         except SlurmElasticError as error:
             return _json({"error": str(error)}, 422)
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -108,6 +110,11 @@ class Answers:
             headers["Content-Encoding"] = "gzip"
             return Response(made.packed, headers=headers, media_type=JSON)
         return Response(made.body, headers=headers, media_type=JSON)
+
+    async def _made(self, name: str, query: Query) -> Reading:
+        """One thread a document: however many wait for a slow one, the others are made."""
+        async with self._turns[name]:
+            return await to_thread.run_sync(self._documents.get, name, query)
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events (HTML Living Standard, 9.2)."""
@@ -123,7 +130,7 @@ class Answers:
             yield f"retry: {self._period * 1000:.0f}\n\n"
             while not (self.ending.is_set() or await request.is_disconnected()):
                 try:
-                    made = await to_thread.run_sync(self._documents.get, "status", {})
+                    made = await self._made("status", {})
                 except SlurmElasticError as error:
                     yield _event("trouble", str(error))
                     await self._wait(self._period)

@@ -26,9 +26,9 @@ def application(documents: Documents) -> WSGIApplication:
 
     def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         status, kind, body = _answered(environment, documents, files)
-        start(
-            status, [*HEADERS.items(), ("Content-Type", kind), ("Content-Length", str(len(body)))]
-        )
+        kept = "no-store" if kind == JSON else "no-cache"
+        about = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": kept}
+        start(status, [*HEADERS.items(), *about.items()])
         return [body]
 
     return answer

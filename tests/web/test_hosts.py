@@ -80,6 +80,9 @@ def test_open_ondemand_serves_it_below_a_path_as_its_user(
         ):  # fmt: skip
             asked = "return fetch(arguments[0], {method: arguments[1]}).then(a => a.status)"
             assert page.js(asked, path, method) == code
+        asked = "return fetch(arguments[0]).then(a => a.headers.get('cache-control'))"
+        for path, kept in (("api/status", "no-store"), ("app.js", "no-cache")):
+            assert page.js(asked, path) == kept
         browser.get("about:blank")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -232,3 +232,47 @@ def test_the_browser_runs_and_asks_nothing_that_is_not_ours(page: Page) -> None:
     )
     assert set(refused) >= {"img-src", "connect-src", "style-src-elem", "innerHTML"}
     assert page.js("return document.querySelector('h1') !== null")
+
+
+@pytest.fixture
+def cut(page: Page) -> Iterator[Callable[..., None]]:
+    """Breaks requests off whose addresses end so, as a browser does whose network changes."""
+    page.driver.execute_cdp_cmd("Network.enable", {})
+
+    def off(*ends: str) -> None:
+        urls = [f"*{end}" for end in ends]
+        page.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": urls})
+
+    yield off
+    off()
+
+
+@pytest.mark.parametrize("part", ["/words.js", "/uplot.js", "/style.css"])
+def test_a_page_that_lacks_a_part_says_so_and_is_loaded_again(
+    page: Page, cut: Callable[..., None], part: str
+) -> None:
+    cut(part)
+    page.driver.get("about:blank")
+    page.driver.get(page.address)
+    page.wait(lambda: "did not arrive; loading it again" in page.text("main"))
+    cut()
+    page.wait(lambda: "Machines paid" in page.text("main"))
+    page.wait(lambda: page.js("return history.state") is None)
+
+
+def test_a_page_that_never_has_all_its_parts_gives_up(page: Page, cut: Callable[..., None]) -> None:
+    cut("/app.js")
+    page.driver.get("about:blank")
+    page.driver.get(page.address)
+    page.wait(lambda: "did not arrive: load it again" in page.text("main"))
+
+
+def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[..., None]) -> None:
+    cut("/api/status", "/api/events", "/api/cost?by=account&since=")
+    page.driver.get("about:blank")
+    page.driver.get(f"{page.address}#/cost")
+    page.wait(lambda: "does not answer; trying again" in page.text("main"))
+    page.wait(lambda: "does not answer; trying again" in page.text("header"))
+    cut()
+    page.wait(lambda: "machine-hours" in page.text("main"), 60.0)
+    page.wait(lambda: "as of" in page.text("header") and ":" not in page.text("#beat")[14:], 60.0)

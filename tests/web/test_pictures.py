@@ -65,7 +65,7 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
 
 
 def sources(theatre: Theatre, situation: str, directory: Path) -> dict[str, Source]:
-    """What the commands print there; a day and costs that are worth a look."""
+    """The documents that the commands print there; a day and costs that are worth a look."""
     player = threading.Lock()
 
     def printed(*words: str) -> Source:

@@ -84,6 +84,30 @@ def test_a_port_is_for_who_has_the_key_and_names_this_host() -> None:
         assert ask(address, "/?key=k3y", Host="evil.example")[0] == 400
 
 
+def test_who_waits_for_a_slow_document_is_in_nobodys_way() -> None:
+    go_on = threading.Event()
+
+    def doctor(_: object) -> str:
+        go_on.wait(patience(60))
+        return "{}"
+
+    with served({"status": lambda _: BIG, "doctor": doctor}, fresh=1000.0) as address:
+        codes: list[int] = []
+        asking = [
+            threading.Thread(target=lambda: codes.append(ask(address, "/api/doctor")[0]))
+            for _ in range(60)  # more than there are threads (anyio's limit is 40)
+        ]
+        for one in asking:
+            one.start()
+        try:
+            assert ask(address, "/api/status")[0] == 200
+        finally:
+            go_on.set()
+            for one in asking:
+                one.join()
+        assert codes == [200] * 60
+
+
 def test_a_long_document_is_compressed_for_who_takes_it() -> None:
     with served({"status": lambda _: BIG}) as address:
         _, headers, body = ask(address, "/api/status", **{"Accept-Encoding": "gzip"})
@@ -214,6 +238,33 @@ def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert (code, sock.exists()) == (0, False)
+
+
+def test_it_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    with subprocess.Popen(
+        [*command, str(config_file(tmp_path)), "web", "--listen", "127.0.0.2:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline().split()[-1])
+            link = http.client.HTTPConnection(address.netloc, timeout=patience(30))
+            link.request("GET", f"/?{address.query}")
+            assert link.getresponse().status == 303
+            link.close()
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("name", ["*", "a*b", "head.example:80", "", "a/b"])
+def test_a_name_that_is_none_or_every_one_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--config", str(config_file(tmp_path)), "web", "--name", name])
+    assert "is no host name" in capsys.readouterr().err
 
 
 def over(sock: Path, path: str) -> str:

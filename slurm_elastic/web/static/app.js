@@ -65,6 +65,7 @@ async function refresh() {
     trouble = undefined;
     document.getElementById("cluster").textContent = status.cluster;
   } catch (error) {
+    if (number !== asked) return;
     trouble = error.message;
   }
   tick();
@@ -103,4 +104,4 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 
 // Whoever opens the page sees the first reading before anything else is asked for.
 render(true);
-refresh().then(() => follow(refresh, (why) => { trouble = why; tick(); }));
+refresh().then(() => follow(refresh, (why) => { trouble = why; tick(); }, () => trouble !== undefined));

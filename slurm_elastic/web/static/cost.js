@@ -9,13 +9,13 @@ const KEYS = ["account", "user", "job", "partition", "pool", "market", "cloud", 
 const SPANS = { "": "this month (UTC)", "1d": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", "90d": "the last 90 days" };
 const FIRST = 30;
 
-const state = { key: "", found: undefined, error: "", asking: 0, rows: FIRST };
+const state = { key: "", found: undefined, error: "", lost: false, asking: 0, rows: FIRST };
 
 export function render(shell, [by = "account", since = ""], arrived) {
   const wanted = { by: KEYS.includes(by) ? by : "account", since: since in SPANS ? since : "" };
   const key = `${wanted.by} ${wanted.since}`;
   if (key !== state.key) Object.assign(state, { key, found: undefined, error: "", rows: FIRST });
-  if (arrived || (!state.found && !state.error && !state.asking)) read(shell, wanted);
+  if (arrived || (!state.found && (!state.error || state.lost) && !state.asking)) read(shell, wanted);
   draw(shell, wanted);
 }
 
@@ -27,7 +27,7 @@ async function read(shell, wanted) {
     Object.assign(state, { found, error: "" });
   } catch (error) {
     if (number !== state.asking) return;
-    state.error = error.message;
+    Object.assign(state, { error: error.message, lost: error.lost });
   }
   state.asking = 0;
   if (location.hash.startsWith("#/cost")) draw(shell, wanted);

@@ -30,7 +30,7 @@ function draw(shell) {
     h("p", { role: "status" }, asking ? "Asking Slurm and all clouds: this may take a minute ..." : found ? conclusion(found) : ""),
     error ? h("p", { class: "told bad" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     found ? found.parts.map(part) : "",
-    found && !asking ? h("p", {}, h("button", { type: "button", on: { click: () => look(shell) } }, "Look again"),
+    (found || error) && !asking ? h("p", {}, h("button", { type: "button", on: { click: () => look(shell) } }, "Look again"),
       h("span", { class: "quiet" }, " findings are kept for five minutes")) : "");
 }
 

@@ -9,11 +9,11 @@ const FIRST = 40, OFFERS = 12;
 const LISTS = ["ranked", "behind", "refused", "rejected"];
 const HIDDEN = new Set(["jobs", "now", "plan", ...LISTS]);
 
-const state = { subject: "", chains: undefined, error: "", asking: 0, rows: FIRST };
+const state = { subject: "", chains: undefined, error: "", lost: false, asking: 0, rows: FIRST };
 
 export function render(shell, [subject = ""], arrived) {
   if (subject !== state.subject) Object.assign(state, { subject, chains: undefined, error: "", rows: FIRST });
-  if (subject && (arrived || (!state.chains && !state.error && !state.asking))) read(shell, subject);
+  if (subject && (arrived || (!state.chains && (!state.error || state.lost) && !state.asking))) read(shell, subject);
   draw(shell);
 }
 
@@ -25,7 +25,7 @@ async function read(shell, subject) {
     Object.assign(state, { chains: text.trim().split("\n").map((line) => JSON.parse(line)), error: "" });
   } catch (error) {
     if (number !== state.asking) return;
-    Object.assign(state, { chains: undefined, error: error.message });
+    Object.assign(state, { chains: undefined, error: error.message, lost: error.lost });
   }
   state.asking = 0;
   if (location.hash.startsWith("#/explain")) draw(shell);

@@ -8,10 +8,12 @@ const COMMANDS = {
   doctor: () => ["doctor", "--json"],
 };
 const POLL = 10000, PATIENCE = 60000;
+// A browser breaks all requests off when its network changes, which may take some seconds.
+const PAUSES = [0, 250, 1000, 4000];
 
 const inCockpit = location.pathname.includes("/cockpit/");
 
-// The text of a document. Rejects with a sentence for people.
+// The text of a document. Rejects with a sentence for people; `lost`: to be asked for again.
 export function ask(name, query = {}) {
   return inCockpit ? spawn(name, query) : fetched(name, query);
 }
@@ -21,17 +23,22 @@ async function fetched(name, query) {
   for (const [key, value] of Object.entries(query)) address.searchParams.set(key, value);
   // Doctor asks clouds, and may take minutes.
   const patience = name === "doctor" ? 6 * PATIENCE : PATIENCE;
-  // A browser breaks all requests off when its network changes: once more, then.
-  const answer = await attempt(address, patience).catch(() => attempt(address, patience)).catch(() => {
-    throw new Error("slurm-elastic web does not answer");
-  });
-  const text = await answer.text();
-  if (answer.ok) return text;
-  throw new Error(sentence(text) ?? `slurm-elastic web answers ${answer.status}: ${text.slice(0, 200)}`);
+  const { ok, code, text } = await answered(address, patience);
+  if (ok) return text;
+  throw new Error(sentence(text) ?? `slurm-elastic web answers ${code}: ${text.slice(0, 200)}`);
 }
 
-async function attempt(address, patience) {
-  return fetch(address, { signal: AbortSignal.timeout(patience) });
+async function answered(address, patience) {
+  for (const pause of PAUSES) {
+    await new Promise((done) => setTimeout(done, pause));
+    try {
+      const answer = await fetch(address, { signal: AbortSignal.timeout(patience) });
+      return { ok: answer.ok, code: answer.status, text: await answer.text() };
+    } catch (error) {
+      if (error.name === "TimeoutError") break;
+    }
+  }
+  throw Object.assign(new Error("slurm-elastic web does not answer; trying again"), { lost: true });
 }
 
 function sentence(text) {
@@ -69,10 +76,12 @@ async function spawn(name, query) {
   return said.join("");
 }
 
-// Calls `fresh` whenever there is a new status, and `lost` with a sentence where there is none.
-export function follow(fresh, lost) {
+// Calls `fresh` whenever there is a new status, and `lost` with a sentence where there is none;
+// `behind` says whether the page lacks what was there before.
+export function follow(fresh, lost, behind) {
   if (inCockpit) return poll(fresh);
   const events = new EventSource(new URL("api/events", location.href.split("#")[0]));
+  events.onopen = () => { if (behind()) fresh(); };
   events.addEventListener("fresh", fresh);
   events.addEventListener("trouble", (event) => lost(JSON.parse(event.data)));
   events.onerror = () => {
