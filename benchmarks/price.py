@@ -89,7 +89,7 @@ def _on_slurmctld(jobs: Jobs, count: int) -> Iterator[Row]:
 
 
 def forecasts(jobs: Jobs, month: Month) -> Iterator[Forecast]:
-    """Of the month's jobs every so many, as each is submitted."""
+    """The forecasts for every so many of the month's jobs, as each is submitted."""
     jobs, sizes = _on_machines(jobs, month)
     starts = easy.starts(jobs, month.machines, sizes)
     asked = [

@@ -59,7 +59,7 @@ def _matrix() -> Any:  # noqa: ANN401 - the world of the tests, which are no pac
 
 
 def _run(matrix: Any, wanted: Sequence[Any], options: argparse.Namespace) -> list[Any]:  # noqa: ANN401
-    """What became of each; one line each on standard error as it is known."""
+    """The outcome of each; one line each on standard error as it is known."""
     engines = importlib.import_module("realcloud.docker.engine")
 
     def told(one: Any) -> None:  # noqa: ANN401

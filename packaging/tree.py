@@ -124,7 +124,7 @@ def copy(library: Distribution, packages: Path) -> None:
 
 
 def environment(root: Path) -> None:
-    """What makes a directory an environment of the system's Python."""
+    """Make the directory an environment of the system's Python."""
     version = sysconfig.get_python_version()
     text = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
     (root / HOME / "pyvenv.cfg").write_text(text, "utf-8")

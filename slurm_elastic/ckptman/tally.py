@@ -1,4 +1,4 @@
-"""What saves and moves of jobs came to, for the metrics."""
+"""The metrics count saves and moves of jobs, and what these came to."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _directives(config: Config) -> Iterator[str]:
-    """What operators have changed at run time, as far as this process may read it."""
+    """The changes that operators made at run time, as far as this process may read it."""
     now = time.time()
     with contextlib.suppress(SlurmElasticError, sqlite3.Error, OSError):
         path = config.state / "ledger.db"

@@ -294,7 +294,7 @@ def _launches(launches: Sequence[LaunchView], top: int | None, *, wide: bool) ->
 
 
 def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
-    """Those of one cause that end at the same time together."""
+    """Cool-downs of one cause that end at the same time, together."""
     groups: dict[tuple[object, ...], list[CoolDownView]] = {}
     for one in cool_downs:
         groups.setdefault((one.code, one.reason, one.strikes, brief(one.left)), []).append(one)

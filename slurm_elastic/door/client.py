@@ -76,7 +76,7 @@ def day_of(config: Config, now: float) -> DayView:
 
 
 def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
-    """Of all jobs for who may open the ledger and for operators, else of the caller's own. Raises
+    """All jobs' costs for who may open the ledger and for operators, else the caller's own. Raises
     SlurmElasticError where nothing can be read.
     """
     if may_read(config):

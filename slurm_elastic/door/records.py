@@ -122,8 +122,8 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
 
 
 def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None) -> Costs:
-    """Of the jobs of one user (``uid``), or of all. SlurmElasticError where the ledger cannot be
-    read.
+    """The costs of one user's jobs (``uid``), or of all. SlurmElasticError where the ledger cannot
+    be read.
     """
     path = config.state / "ledger.db"
     try:

@@ -72,7 +72,7 @@ def by_limits(present: Present, wish: Asked) -> int | None:
 
 
 def quantile(values: Sequence[int], share: float) -> int:
-    """Of ascending values, the one below which so great a share of them is."""
+    """The one of ascending values below which so great a share of them is."""
     return values[min(int(share * len(values)), len(values) - 1)]
 
 
