@@ -16,6 +16,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.cli import cost, explain, web
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.web import server
 from slurm_elastic.web.documents import Source
 from tests.web.stage import Page, served
 
@@ -276,3 +277,24 @@ def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[.
     cut()
     page.wait(lambda: "machine-hours" in page.text("main"), 60.0)
     page.wait(lambda: "as of" in page.text("header") and ":" not in page.text("#beat")[14:], 60.0)
+
+
+def test_a_page_that_was_left_keeps_no_connection(
+    site: Site, browser: Chrome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser has six for all pages of a server, and keeps pages for the way back."""
+    made: list[server.Answers] = []
+    answers = server.Answers
+
+    def kept(*given: Any) -> server.Answers:
+        made.append(answers(*given))
+        return made[0]
+
+    monkeypatch.setattr(server, "Answers", kept)
+    with served(site.sources()) as address:
+        page = Page(browser, address)
+        for place in PAGES:
+            page.go(place)
+            page.wait(lambda: made[0]._open == 1)
+        browser.get("about:blank")
+        page.wait(lambda: made[0]._open == 0)

@@ -80,6 +80,18 @@ async function spawn(name, query) {
 // `behind` says whether the page lacks what was there before.
 export function follow(fresh, lost, behind) {
   if (inCockpit) return poll(fresh);
+  let events = heard(fresh, lost, behind);
+  // A page that was left may be kept for the way back, with its connection: of these a browser has
+  // six for all pages of a server, and the seventh page would wait for a minute.
+  addEventListener("pagehide", () => events.close());
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    events = heard(fresh, lost, behind);
+    fresh();
+  });
+}
+
+function heard(fresh, lost, behind) {
   const events = new EventSource(new URL("api/events", location.href.split("#")[0]));
   events.onopen = () => { if (behind()) fresh(); };
   events.addEventListener("fresh", fresh);
@@ -89,6 +101,7 @@ export function follow(fresh, lost, behind) {
     if (events.readyState === EventSource.CLOSED) poll(fresh);
     else lost("the connection is lost; trying again");
   };
+  return events;
 }
 
 function poll(fresh) {
