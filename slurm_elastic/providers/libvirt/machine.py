@@ -14,7 +14,7 @@ from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.marks import MADE, marks_of
 from slurm_elastic.providers.base.nocloud import seed
-from slurm_elastic.providers.base.tags import PREFIX
+from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION, PREFIX, NodeNames
 from slurm_elastic.providers.base.user_data import facts_program, read_part
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 
@@ -54,6 +54,16 @@ def tags_in(metadata: str) -> dict[str, str]:
     return {one.get("key", ""): one.text or "" for one in found}
 
 
+def is_original(number: str, tags: Mapping[str, str]) -> bool:
+    """Whether these marks are of the domain with that UUID; a clone of a machine has them, too."""
+    cluster, cloud, generation = (tags.get(key, "") for key in (CLUSTER, CLOUD, GENERATION))
+    return number == _number(cluster, cloud, generation, NodeNames().node(tags, 0))
+
+
+def _number(*words: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((NAMESPACE, *words))))
+
+
 def volumes(name: str) -> tuple[str, str]:
     """The names of the disk and the seed of a machine of that name; no other has it."""
     return f"{name}.qcow2", f"{name}-seed.iso"
@@ -88,8 +98,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """Its UUID, the launch's token for this node: whoever makes it again makes the same."""
-        words = (self.cluster.uuid or "", self.settings.name, self.spec.generation, self.node)
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((NAMESPACE, *words))))
+        cluster, cloud = self.cluster.uuid or "", self.settings.name
+        return _number(cluster, cloud, self.spec.generation, self.node)
 
     @property
     def name(self) -> str:

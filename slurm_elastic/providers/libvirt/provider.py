@@ -54,7 +54,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         for domain, told in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
             left()
             number = domain.UUIDString()
-            seen[number] = tags = known[number] if number in known else domains.marks(domain)
+            seen[number] = tags = known[number] if number in known else _marks(domain, number)
             if tags is not None:
                 now = time.time()
                 state = machine.state_of(told["state.state"], told["state.reason"], tags, now)
@@ -93,6 +93,11 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
 
     def _remove(self, one: Tagged) -> None:
         self._calls.call(one.host, lambda connection: domains.remove(connection, *_place(one)))
+
+
+def _marks(domain: Any, number: str) -> Marks:  # noqa: ANN401 - the bindings have no types
+    tags = domains.marks(domain)
+    return tags if tags is not None and machine.is_original(number, tags) else None
 
 
 def _place(one: Tagged) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,19 @@ def test_a_domain_that_others_may_write_is_refused(bed: LibvirtBed, tmp_path: Pa
     file.chmod(0o664)
     with pytest.raises(ConfigError, match=r"domain of cloud .* may be written by others"):
         opened(bed, domain=str(file))
+
+
+def test_a_clone_of_a_machine_is_nobodys_to_end(bed: LibvirtBed) -> None:
+    (one,) = bed.open().launch(spec_for(bed, bed.open(), 1))
+    number = str(uuid.uuid4())
+    text = bed.hand.lookupByUUIDString(one.id).XMLDesc()
+    name = bed.hand.lookupByUUIDString(one.id).name()
+    clone = bed.hand.defineXML(text.replace(one.id, number).replace(name, "for-a-look"))
+    clone.create()
+    provider = bed.open()
+    assert [m.id for m in provider.instances()] == [one.id]
+    provider.terminate([number, one.id])
+    assert bed.alive() == {number}
 
 
 class TestRoom:
