@@ -22,8 +22,8 @@ class Pause(Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
 
 
 class LimitChange(Struct, frozen=True, kw_only=True, tag_field="kind", tag="limit"):
-    """The limit ``key`` of ``scope`` (also ``account:NAME``) is ``value``, whatever the file says:
-    machines, or dollars (of an hour, a day, a month).
+    """The limit ``key`` of ``scope`` (also ``account:NAME``, ``user:NAME``) is ``value``, whatever
+    the file says: machines, or dollars (of an hour, a day, a month).
     """
 
     scope: str

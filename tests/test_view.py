@@ -442,9 +442,20 @@ def test_budgets_are_told_with_what_is_spent(tmp_path: Path) -> None:
 def test_budgets_of_accounts_are_told_with_why_they_stop(tmp_path: Path) -> None:
     budgets = {"physics": Budget(per_day=5.0), "chemistry": Budget(per_month=9.0)}
     made = replace(config(tmp_path), policies=SitePolicies(account_budgets=budgets))
-    spent = {"physics": Spent(day=5.5, month=7.0), "chemistry": Spent(day=5.5, month=7.0)}
-    physics, chemistry = status_view(made, Facts(now=NOW, accounts=spent)).budgets
+    spent = {
+        "account:physics": Spent(day=5.5, month=7.0), "account:chemistry": Spent(day=5.5, month=7.0)
+    }  # fmt: skip
+    physics, chemistry = status_view(made, Facts(now=NOW, payers=spent)).budgets
     assert (physics.account, physics.day, physics.per_day) == ("physics", 5.5, 5.0)
     assert physics.stop is not None
     assert physics.stop.startswith("account physics has spent $5.50 of $5.00 today; new machines")
     assert (chemistry.account, chemistry.per_month, chemistry.stop) == ("chemistry", 9.0, None)
+
+
+def test_budgets_of_users_are_told_too(tmp_path: Path) -> None:
+    policies = SitePolicies(user_budgets={"alice": Budget(per_day=5.0)})
+    made = replace(config(tmp_path), policies=policies)
+    facts = Facts(now=NOW, payers={"user:alice": Spent(day=5.5, month=7.0)})
+    (alice,) = status_view(made, facts).budgets
+    assert (alice.account, alice.user, alice.per_day) == ("", "alice", 5.0)
+    assert str(alice.stop).startswith("user alice has spent $5.50 of $5.00 today; new machines")

@@ -174,6 +174,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         name=str(number),
         nodes=job.nodes if job else (),
         account=job.account if job and waits else "",
+        user=job.user if job and waits else "",
         wants=job.node_count if job and waits else 0,
     )
     now = time.time()

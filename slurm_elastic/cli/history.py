@@ -215,11 +215,10 @@ def read(args: argparse.Namespace) -> Setting:
         gpus=any(jobs.gpus),
     )
     pools, notes = pools_of(config, world)
-    accounts = _accounts(config, history, notes)
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
-        accounts=accounts,
+        payers=_payers(config, history, notes),
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
         depth=args.depth,
@@ -258,21 +257,22 @@ def _bounds(config: Config, notes: list[str]) -> Bounds:
         notes.append("windows are not looked at: they are not the same in all pools")
     if any(cloud.policies.budget != Budget() for cloud in config.clouds):
         notes.append(
-            "budgets of clouds are not looked at, only the cluster's and those of accounts"
+            "budgets of clouds are not looked at, only the cluster's, accounts' and users'"
         )
     same = windows.pop() if len(windows) == 1 else ()
     return replace(bounds_of(config.policies.budget), windows=same)
 
 
-def _accounts(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
-    """The budgets of those accounts that the history has jobs of, by its numbers."""
+def _payers(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
+    """The budgets of those accounts and users that the history has jobs of, by its numbers."""
     found = {}
-    for name, budget in config.policies.account_budgets.items():
-        number = history.account(name)
+    for scope, budget in config.policies.payer_budgets.items():
+        kind, _, name = scope.partition(":")
+        number = history.account(name) if kind == "account" else history.user(name)
         if number is None:
-            notes.append(f"the history has no job of account {name}, which has a budget")
+            notes.append(f"the history has no job of {kind} {name}, which has a budget")
         else:
-            found[str(number)] = bounds_of(budget)
+            found[f"{kind}:{number}"] = bounds_of(budget)
     return found
 
 

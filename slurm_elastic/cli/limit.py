@@ -23,16 +23,19 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "limit",
         description="Change a cap at once, without the configuration file: machines and dollars an "
-        "hour of the cluster or a cloud, max_nodes of a pool, budgets of the cluster, a cloud or "
-        f"an account. No machine ends for it. {WHO_MAY}",
+        "hour of the cluster or a cloud, max_nodes of a pool, budgets of the cluster, a cloud, "
+        f"an account or a user. No machine ends for it. {WHO_MAY}",
         epilog=examples(
             "slurm-elastic limit cluster dollars_per_hour 20 --for 8h",
             "slurm-elastic limit burst max_nodes 4 --reason 'licences'",
             "slurm-elastic limit account:physics per_day 50",
+            "slurm-elastic limit user:alice per_month 40",
             "slurm-elastic limit burst max_nodes reset",
         ),
     )
-    parser.add_argument("scope", metavar="SCOPE", help="cluster, a cloud, a pool, or account:NAME")
+    parser.add_argument(
+        "scope", metavar="SCOPE", help="cluster, a cloud, a pool, account:NAME or user:NAME"
+    )
     parser.add_argument("key", metavar="KEY", choices=KEYS, help=f"one of {', '.join(KEYS)}")
     parser.add_argument("value", metavar="VALUE", help=f"a number, or {RESET}: the file's again")
     add_options(parser)

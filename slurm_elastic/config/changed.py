@@ -12,12 +12,13 @@ from slurm_elastic.config.policies import CloudPolicies
 from slurm_elastic.directive import LimitChange, scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits
+from slurm_elastic.policies.account_budgets import ACCOUNT, USER
 
 COUNTS = ("nodes", "spot", "on_demand")
 DOLLARS = "dollars_per_hour"
 BUDGETS = ("per_day", "per_month")
 MAX_NODES = "max_nodes"
-ACCOUNT = "account:"
+_PAYERS = (ACCOUNT, USER)
 KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
 
 P = TypeVar("P", bound=CloudPolicies)
@@ -49,11 +50,12 @@ def _with_limit(config: Config, change: LimitChange) -> Config:
         most = int(change.value)
         pools = tuple(replace(p, max_nodes=most) if p.name == name else p for p in config.pools)
         return replace(config, pools=pools)
-    budgets = config.policies.account_budgets
+    field = f"{kind}_budgets"
+    budgets = getattr(config.policies, field)
     if name not in budgets:
         return config
     own = replace(budgets[name], **{change.key: change.value})
-    policies = replace(config.policies, account_budgets={**budgets, name: own})
+    policies = replace(config.policies, **{field: {**budgets, name: own}})
     return replace(config, policies=policies)
 
 
@@ -73,11 +75,7 @@ def scope_named(config: Config, text: str) -> str:
     """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
     its kind in front. Raises ConfigError where there is none, or more than one.
     """
-    accounts = config.policies.account_budgets
-    by_name = {
-        "cluster": [""],
-        **{f"{ACCOUNT}{name}": [f"{ACCOUNT}{name}"] for name in accounts},
-    }
+    by_name = {"cluster": [""], **{payer: [payer] for payer in config.policies.payer_budgets}}
     for one in config.clouds:
         by_name.setdefault(one.name, []).append(scope_of_cloud(one.name))
         by_name[scope_of_cloud(one.name)] = [scope_of_cloud(one.name)]
@@ -89,15 +87,17 @@ def scope_named(config: Config, text: str) -> str:
         return found[0]
     if found:
         raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(found)}")
-    known = ", ".join(name for name in by_name if ":" not in name or name.startswith(ACCOUNT))
-    raise ConfigError(f"{text!r} is no cloud, pool or account with a budget; there are {known}")
+    known = ", ".join(name for name in by_name if ":" not in name or name.startswith(_PAYERS))
+    raise ConfigError(
+        f"{text!r} is no cloud, pool, nor account or user with a budget; there are {known}"
+    )
 
 
 def keys_of(scope: str) -> tuple[str, ...]:
     """The limits that a scope has."""
     if scope.startswith("pool:"):
         return (MAX_NODES,)
-    return BUDGETS if scope.startswith(ACCOUNT) else (*COUNTS, DOLLARS, *BUDGETS)
+    return BUDGETS if scope.startswith(_PAYERS) else (*COUNTS, DOLLARS, *BUDGETS)
 
 
 def configured(config: Config, scope: str, key: str) -> float | None:
@@ -110,8 +110,8 @@ def configured(config: Config, scope: str, key: str) -> float | None:
     kind, _, name = scope.partition(":")
     if kind == "pool":
         return next(p.max_nodes for p in config.pools if p.name == name)
-    if kind == "account":
-        budget = config.policies.account_budgets[name]
+    if scope.startswith(_PAYERS):
+        budget = config.policies.payer_budgets[scope]
         return budget.per_day if key == BUDGETS[0] else budget.per_month
     place = config.cloud(name) if scope else config
     value: float | None = getattr(place.policies.budget if key in BUDGETS else place.limits, key)

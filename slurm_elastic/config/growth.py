@@ -15,8 +15,6 @@ from slurm_elastic.policies.release import Delayed, parse_release
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.units import format_duration
 
-_ACCOUNT = re.compile(r"[^\sA-Z,'\"()|=]+")
-
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
     found: list[tuple[KeyPath, Policies | None]] = [
@@ -55,28 +53,49 @@ def _budgets(draft: Draft) -> None:
         if isinstance(section, CloudPolicies):
             found.append(((*at, "budget"), section.budget))
         if isinstance(section, SitePolicies):
-            at = (*at, "account_budgets")
-            found += [((*at, name), own) for name, own in section.account_budgets.items()]
+            found += [((*at, key, name), own) for key, name, own in _of_payers(section)]
     for at, budget in found:
         day, month = budget.per_day, budget.per_month
         if day is not None and month is not None and day > month:
             draft.problems.add((*at, "per_day"), f"{day:g}", f"at most per_month, {month:g}")
 
 
-def _account_budgets(draft: Draft) -> None:
+def _of_payers(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
+    """The section's key, whose budget it is, and the budget."""
+    yield from (("account_budgets", name, own) for name, own in site.account_budgets.items())
+    yield from (("user_budgets", name, own) for name, own in site.user_budgets.items())
+
+
+_PAYERS = {
+    "account_budgets": (
+        "budgets of accounts",
+        re.compile(r"[^\sA-Z,'\"()|=]+"),
+        "an account as Slurm has it: in lower case, without spaces and commas",
+    ),
+    "user_budgets": (
+        "budgets of users",
+        re.compile(r"[^\s,:/'\"()|=]+"),
+        "a user's name, without spaces, commas and slashes",
+    ),
+}
+"""What such budgets are called; the names that Slurm takes, and in words."""
+
+
+def _payer_budgets(draft: Draft) -> None:
     """Each by itself, and against the cluster's, which would always come first."""
     site = draft.section("policies", SitePolicies, SitePolicies())
-    if site is None or not site.account_budgets:
+    if site is None:
         return
-    top = ("policies", "account_budgets")
-    if draft.all_whole and not any(c.location is Location.PUBLIC for c in draft.clouds.values()):
-        expected = "a public cloud among the clouds: budgets stop no other"
-        draft.problems.add(top, "budgets of accounts", expected)
-    for account, budget in site.account_budgets.items():
-        at = (*top, account)
-        if not _ACCOUNT.fullmatch(account):
-            expected = "an account as Slurm has it: in lower case, without spaces and commas"
-            draft.problems.add(at, shown(account), expected)
+    public = any(c.location is Location.PUBLIC for c in draft.clouds.values())
+    for section in dict.fromkeys(section for section, _, _ in _of_payers(site)):
+        if draft.all_whole and not public:
+            expected = "a public cloud among the clouds: budgets stop no other"
+            draft.problems.add(("policies", section), _PAYERS[section][0], expected)
+    for section, name, budget in _of_payers(site):
+        at = ("policies", section, name)
+        _, form, expected = _PAYERS[section]
+        if not form.fullmatch(name):
+            draft.problems.add(at, shown(name), expected)
         if budget == Budget():
             draft.problems.add(at, "an empty mapping", "per_day, per_month or both")
         for key in ("per_day", "per_month"):
@@ -129,5 +148,5 @@ def _name(policy: AnyGrowth | object) -> str:
     return str(config.tag) if config is not None else "by Slurm"
 
 
-GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _account_budgets, _together)
+GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _payer_budgets, _together)
 """Every check of this module, in the order of the file."""

@@ -54,8 +54,18 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cluster's. ``look``: seconds between two looks at queue and machines;
-    ``account_budgets``: by Slurm account, what it may spend (``policies.account_budgets``).
+    ``account_budgets`` and ``user_budgets``: by Slurm account and by user, what they may spend
+    (``policies.account_budgets``).
     """
 
     look: Look = 15.0
     account_budgets: dict[str, Budget] = field(default_factory=dict)
+    user_budgets: dict[str, Budget] = field(default_factory=dict)
+
+    @property
+    def payer_budgets(self) -> dict[str, Budget]:
+        """Both, by scope (``account:physics``, ``user:alice``)."""
+        return {
+            **{f"account:{name}": budget for name, budget in self.account_budgets.items()},
+            **{f"user:{name}": budget for name, budget in self.user_budgets.items()},
+        }

@@ -32,7 +32,7 @@ from slurm_elastic.controller.observe import (
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import POLICY
-from slurm_elastic.policies.account_budgets import parts
+from slurm_elastic.policies.account_budgets import parts, payer
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
     PendingJob,
@@ -96,7 +96,7 @@ class Autoscaler:
         """All that is decided is journalled before anything of it is done."""
         dealt = split_demand(group.now)
         plans = [plan for _, plan in dealt]
-        nodes = self._journal(group, dealt, _accounts(view))
+        nodes = self._journal(group, dealt, _payers(view))
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].add(covered, nodes, view.jobs)
         self._let_go(group)
@@ -109,7 +109,7 @@ class Autoscaler:
         self,
         group: PoolGroup,
         dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]],
-        account_of: Mapping[int, str],
+        payer_of: Mapping[int, str],
     ) -> list[str]:
         """Carry the decision out; tell what is not done when that is news. Returns the nodes to
         start.
@@ -125,7 +125,7 @@ class Autoscaler:
             reason = "; ".join(_reasons(now, plan))
             nodes = _chosen(group, plan, taken)
             taken += nodes
-            self._charge(now, nodes, account_of)
+            self._charge(now, nodes, payer_of)
             if plan.starts or plan.leaves or (news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
@@ -137,14 +137,14 @@ class Autoscaler:
         return taken
 
     def _charge(
-        self, now: GroupSnapshot, nodes: Sequence[str], account_of: Mapping[int, str]
+        self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]
     ) -> None:
         """Write down who pays machines that are started ahead: those who wait for them."""
-        if not nodes or not self._site.config.policies.account_budgets:
+        if not nodes or not self._site.config.policies.payer_budgets:
             return
         known = frozenset(now.covered)
         fresh = [job for job in now.queue if job.id not in known] or now.queue
-        of = parts((account_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
+        of = parts((payer_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
         self._site.ledger.want(dict.fromkeys(nodes, of), self._site.now())
 
     def _tell_jobs(
@@ -217,8 +217,8 @@ class Autoscaler:
             node_updates.set_weights(self._site.slurm, changed)
 
 
-def _accounts(view: Observation) -> dict[int, str]:
-    return {counted_id(job): job.account for job in view.jobs}
+def _payers(view: Observation) -> dict[int, str]:
+    return {counted_id(job): payer(job.account, job.user) for job in view.jobs}
 
 
 def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Sequence[str]) -> list[str]:

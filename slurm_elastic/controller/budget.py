@@ -162,10 +162,12 @@ def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
     return found
 
 
-def spending_of_accounts(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
-    """Dollars of this day and month, in all clouds, of each account with a budget."""
-    accounts = config.policies.account_budgets
-    if not accounts:
+def spending_of_payers(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
+    """Dollars of this day and month, in all clouds, of each account and user with a budget, by
+    scope (``account:physics``).
+    """
+    payers = config.policies.payer_budgets
+    if not payers:
         return {}
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
     leases |= dict.fromkeys(_former(config, ledger, _begins(now)[1]), UNKNOWN_LEASE)
@@ -175,16 +177,15 @@ def spending_of_accounts(config: Config, ledger: Ledger, now: float) -> dict[str
         )
         for since in _begins(now)
     )
-    return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in accounts}
+    return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in payers}
 
 
 def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
-    """The accounts that get no new machine of a public cloud, and why."""
+    """The accounts and users that get no new machine of a public cloud, by scope, and why."""
     config = limits_now(config, ledger, now)
-    spent = spending_of_accounts(config, ledger, now)
+    spent, budgets = spending_of_payers(config, ledger, now), config.policies.payer_budgets
     found = {
-        name: overdrawn(name, bounds_of(config.policies.account_budgets[name]), own, now)
-        for name, own in spent.items()
+        name: overdrawn(name, bounds_of(budgets[name]), own, now) for name, own in spent.items()
     }
     return {name: why for name, why in found.items() if why is not None}
 

@@ -1,10 +1,11 @@
-"""Jobs of accounts that are over their budget: kept from the public clouds until that ends.
+"""Jobs of accounts and users over their budget: kept from the public clouds until that ends.
 
-Nodes cannot be held for one account alone, so its pending jobs are changed instead. One that may
-start elsewhere, too, loses the public clouds' partitions from its list; any other gets the end of
-the day or month as its begin time, which Slurm keeps to by itself, should no daemon run then. What
-a job had before is in the ledger first, and is put back when its account may spend again. Machines
-that slurmctld asks for in between are refused (``admit``), and the jobs requeued.
+Nodes cannot be held for one account or user alone, so its pending jobs are changed instead. One
+that may start elsewhere, too, loses the public clouds' partitions from its list; any other gets the
+end of the day or month as its begin time, which Slurm keeps to by itself, should no daemon run
+then. The values that a job had before are in the ledger first, and are put back when its account
+and user may spend again. Machines that slurmctld asks for in between are refused (``admit``), and
+the jobs requeued.
 
 Measured on 22.05.8: both can be changed on a pending job only ("Job is no longer pending execution"
 else, with exit 1); of an array's base id all pending tasks are changed and running ones complained
@@ -25,7 +26,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Location
 from slurm_elastic.model_ledger import Aside
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.account_budgets import Overdrawn, shares
+from slurm_elastic.policies.account_budgets import Overdrawn, barring, payer, shares
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ Jobs = Mapping[int, Sequence[str]]
 def enforce(
     site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float
 ) -> None:
-    """Let back whose account may spend again, set aside whose may not. ``over``: by account."""
+    """Let back whose payers may spend again, set aside whose may not. ``over``: by scope."""
     rows = {row.job: row for row in site.ledger.asides()}
     queue = {job.id: job for job in jobs}
     gone = [job for job in rows if job not in queue]
@@ -51,10 +52,11 @@ def enforce(
         site.ledger.let_back(gone)
     found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # By the account that it has now: its user may have changed it.
-    _restore(site, [(row, job) for row, job in found if job.account not in over], now)
+    bars = {job.id: barring(over, job.account, job.user) for job in jobs}
+    _restore(site, [(row, job) for row, job in found if bars[job.id] is None], now)
     public = _public_partitions(site)
-    for account, why in over.items():
-        mine = [j for j in jobs if j.account == account and _is_to_go(j, public, why, now)]
+    for why in over.values():
+        mine = [j for j in jobs if bars[j.id] == why and _is_to_go(j, public, why, now)]
         if mine:
             _defer(site, mine, rows, public, why, now)
 
@@ -151,7 +153,7 @@ def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) ->
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
         site.ledger.let_back([job.id for job in jobs])
-        why = "its account may start new machines again"
+        why = "its account and user may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
         log.info("let back jobs=%s reason=%s", [job.label for job in jobs], why)
 
@@ -191,23 +193,24 @@ def _public_partitions(site: Site) -> set[str]:
 def admit(
     site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
 ) -> tuple[Sequence[str], Jobs]:
-    """The part of a request that the budgets of accounts leave, and for which jobs; who pays it is
-    written down. Nodes that only jobs over their account's budget wait for go back to Slurm.
+    """The part of a request that the budgets of accounts and users leave, and for which jobs; who
+    pays it is written down. Nodes that only jobs over such a budget wait for go back to Slurm.
 
-    Costs one reading of the queue where accounts have budgets, else nothing.
+    Costs one reading of the queue where there are such budgets, else nothing.
     """
-    if not site.config.policies.account_budgets:
+    if not site.config.policies.payer_budgets:
         return nodes, jobs
-    account_of = {job.id: job.account for job in site.slurm.jobs()} if jobs else {}
+    queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
     public = site.config.cloud(cloud).location is Location.PUBLIC
     over = barred(site.config, site.ledger, site.now()) if public else {}
-    bad = {job for job in jobs if account_of.get(job) in over}
+    bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
+    bad = set(bars)
     bad -= _begun(site, jobs) if bad else set()
     refused = _only_for(nodes, jobs, bad)
     if refused:
         gone = set(refused)
         lost = [job for job in bad if not gone.isdisjoint(jobs[job])]
-        why = "; ".join(dict.fromkeys(over[account_of[job]].reason for job in sorted(lost)))
+        why = "; ".join(dict.fromkeys(bars[job].reason for job in sorted(lost)))
         subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
         log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
         site.record(correlation, "refused", subjects, why)
@@ -216,7 +219,8 @@ def admit(
         )
         nodes = [node for node in nodes if node not in gone]
         jobs = {job: of for job, of in jobs.items() if job not in lost}
-    _write_down(site, cloud, nodes, jobs, account_of)
+    payers = {id_: payer(job.account, job.user) for id_, job in queue.items()}
+    _write_down(site, cloud, nodes, jobs, payers)
     return nodes, jobs
 
 
@@ -237,10 +241,10 @@ def _only_for(nodes: Sequence[str], jobs: Jobs, bad: Iterable[int]) -> list[str]
 
 
 def _write_down(
-    site: Site, cloud: str, nodes: Sequence[str], jobs: Jobs, account_of: Mapping[int, str]
+    site: Site, cloud: str, nodes: Sequence[str], jobs: Jobs, payer_of: Mapping[int, str]
 ) -> None:
     """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
-    known = {n: of for n, of in shares(nodes, jobs, account_of).items() if of}
+    known = {n: of for n, of in shares(nodes, jobs, payer_of).items() if of}
     site.ledger.want(known, site.now())
     stale = site.now() - site.config.resume_timeout(site.config.cloud(cloud))
     site.ledger.want_for_nobody([node for node in nodes if node not in known], stale)

@@ -13,7 +13,7 @@ from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CAPACITY, POLICY, Exclusion, Pool
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
-from slurm_elastic.policies.account_budgets import Overdrawn
+from slurm_elastic.policies.account_budgets import Overdrawn, barring
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.release import Flagged
@@ -282,7 +282,8 @@ def _pending(site: Site, view: Observation, pools: Sequence[Pool]) -> list[Pendi
     found = []
     for job in _in_order(view.jobs):
         if "PENDING" in job.states and not is_kept(job, view.at):
-            mine = [p for p in pools if job.account not in view.over or not site.is_public(p)]
+            bar = barring(view.over, job.account, job.user)
+            mine = [p for p in pools if bar is None or not site.is_public(p)]
             able = tuple(pool.name for pool in mine if _could(site, job, pool))
             if able:
                 found.append(_asked(site, job, pools, able))

@@ -24,10 +24,11 @@ from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import Event, Notify
-from slurm_elastic.controller.budget import limits_now, spending, spending_of_accounts
+from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.credentials import ending, ends_of, soon
+from slurm_elastic.directive import scope_in_words
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model import Exclusion, Usage
 from slurm_elastic.model_ledger import Health
@@ -106,9 +107,9 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
     for name, spent in spending(config, ledger, now).items():
         budget = config.cloud(name).policies.budget if name else config.policies.budget
         yield from of_budget(f"cloud {name}" if name else "cluster", budget, spent)
-    for name, spent in spending_of_accounts(config, ledger, now).items():
-        budget = config.policies.account_budgets[name]
-        yield from of_budget(f"account {name}", budget, spent)
+    for scope, spent in spending_of_payers(config, ledger, now).items():
+        budget = config.policies.payer_budgets[scope]
+        yield from of_budget(scope_in_words(scope), budget, spent)
     yield from of_rate(config, site.usage())
     yield from of_breakers(ledger.breakers(), now)
     yield from of_health(ledger.health())

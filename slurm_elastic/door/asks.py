@@ -38,13 +38,15 @@ class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     """The decisions about a job (by its number), a node or a pool. For a job: the ``nodes`` that it
-    has by Slurm, its ``account`` where it waits for machines, and how many nodes it ``wants`` then.
+    has by Slurm; where it waits for machines, its ``account`` and ``user`` and how many nodes it
+    ``wants``.
     """
 
     about: Literal["job", "node", "pool"]
     name: str
     nodes: tuple[str, ...] = ()
     account: str = ""
+    user: str = ""
     wants: int = 0
 
 

@@ -217,8 +217,8 @@ def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, Budget, Spent]
     for name, spent in facts.spent.items():
         budget = config.cloud(name).policies.budget if name else config.policies.budget
         yield (f"cloud:{name}" if name else "cluster"), budget, spent
-    for name, spent in facts.accounts.items():
-        yield f"account:{name}", config.policies.account_budgets[name], spent
+    for scope, spent in facts.payers.items():
+        yield scope, config.policies.payer_budgets[scope], spent
 
 
 def _obstacles(facts: Facts) -> Iterator[Metric]:

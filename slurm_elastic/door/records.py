@@ -17,7 +17,7 @@ from slurm_elastic.controller.budget import (
     barred,
     limits_now,
     spending,
-    spending_of_accounts,
+    spending_of_payers,
 )
 from slurm_elastic.door.asks import Chain, ChainAsk, CostAsk
 from slurm_elastic.door.bars import bars
@@ -33,6 +33,7 @@ from slurm_elastic.heartbeat import (
 )
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model_ledger import Run
+from slurm_elastic.policies.account_budgets import barring
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
@@ -79,7 +80,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
                 spent=spending(limits_now(config, ledger, now), ledger, now),
-                accounts=spending_of_accounts(config, ledger, now),
+                payers=spending_of_payers(config, ledger, now),
                 breakers=ledger.breakers(),
                 directives=ledger.directives(),
                 health=ledger.health(),
@@ -168,7 +169,8 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         nodes = list(ask.nodes)
         found = tell_job(int(ask.name), ledger.decisions, nodes)
         nodes = nodes or [node for decision in found for node in nodes_of(decision)]
-    why = barred(config, ledger, now).get(ask.account) if ask.account else None
+    asks = ask.account or ask.user
+    why = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
     return Chain(
         decisions=tuple(found),
         machines=_machines(ledger, nodes, found),

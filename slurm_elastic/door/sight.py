@@ -64,7 +64,7 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
     checkpoints = facts.checkpoints
     if viewer.hides(*MONEY):
         told = tuple(d for d in facts.directives if not isinstance(d.word, LimitChange))
-        facts = replace(facts, accounts={}, spent={}, directives=told)
+        facts = replace(facts, payers={}, spent={}, directives=told)
     if viewer.hides(NODES):
         told = tuple(d for d in facts.directives if d.word.scope or isinstance(d.word, Pause))
         facts = replace(facts, holds=(), directives=told)

@@ -1,14 +1,23 @@
-"""The queue of a site whose accounts have budgets, as ``controller.budget_enforcement`` keeps it.
+"""The queue of a site whose accounts or users have budgets, as ``controller.budget_enforcement``
+keeps it.
 
-A job of an account that is over its budget is looked at for the site's own machines alone. One that
-could never run on those is taken out of the queue, and comes back when the day or month is over.
+A job whose account or user is over its budget is looked at for the site's own machines alone. One
+that could never run on those is taken out of the queue, and comes back when the day or month is
+over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic.policies.account_budgets import NONE, Overdrawn, Shares, parts
+from slurm_elastic.policies.account_budgets import (
+    USER,
+    Overdrawn,
+    Shares,
+    parts,
+    payer,
+    scopes,
+)
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.spending import Purses
@@ -22,9 +31,11 @@ class ApartQueue(Queue):
 
     def by(self, purses: Purses, later: Later) -> ApartQueue:
         """Go by these purses; ``later`` is the engine's clock. Machines that a job gets are paid by
-        its account.
+        its payer.
         """
         self.purses, self.later = purses, later
+        self._by_user = any(scope.startswith(USER) for scope in purses.bounds)
+        self._bounded: dict[str, tuple[str, ...]] = {}
         self._all = self._each
         self._own = [lane for lane in self._all if not lane[1].pool.public]
         self._known: frozenset[str] = frozenset()
@@ -32,16 +43,16 @@ class ApartQueue(Queue):
 
         def start_paid(job: int, pool: int, need: int, now: int) -> bool:
             started = start(job, pool, need, now)
-            purses.pay({self.account(job): 1})
+            purses.pay({self.payer(job): 1})
             return started
 
         self.start = start_paid
         return self
 
-    def account(self, job: int) -> str:
-        """As the purses go by it."""
-        number = self.jobs.account[job]
-        return str(number) if number >= 0 else NONE
+    def payer(self, job: int) -> str:
+        """As the purses go by it; the user only where one has a budget."""
+        account, user = self.jobs.account[job], self.jobs.user[job] if self._by_user else -1
+        return payer(str(account) if account >= 0 else "", str(user) if user >= 0 else "")
 
     def classes(self, now: int) -> Iterator[tuple[Sequence[int], bool]]:
         """Jobs that may have any machine, then the ones that may have own ones only; what is
@@ -64,10 +75,10 @@ class ApartQueue(Queue):
         """
         covered = self.grower.covered
         fresh = [job for job in jobs if job not in covered] or jobs
-        return parts((self.account(job), self.grower.need[job]) for job in fresh)
+        return parts((self.payer(job), self.grower.need[job]) for job in fresh)
 
     def arrive(self, job: int, now: int) -> None:
-        """In its place, or not before its account may spend again."""
+        """In its place, or not before its payer may spend again."""
         why = self._over(job, now)
         if why is not None and not self._fits_own(job):
             self.later(self._second(why), job)
@@ -75,15 +86,15 @@ class ApartQueue(Queue):
         super().arrive(job, now)
 
     def schedule(self, now: int) -> None:
-        """Without those whose account has run out of money since."""
+        """Without those whose payer has run out of money since."""
         over = {name: why for name in self.purses.bounds if (why := self.purses.over(name, now))}
         if over.keys() - self._known:
             for why in over.values():
                 self.later(self._second(why), None)
-            stay = [job for job in self.waiting if not self._must_go(job, now)]
-            for job in set(self.waiting).difference(stay):
-                self.later(self._second(over[self.account(job)]), job)
-            self.waiting[:] = stay
+            gone = {job: why for job in self.waiting if (why := self._must_go(job, now))}
+            for job, why in gone.items():
+                self.later(self._second(why), job)
+            self.waiting[:] = [job for job in self.waiting if job not in gone]
         self._known = frozenset(over)
         super().schedule(now)
 
@@ -99,14 +110,19 @@ class ApartQueue(Queue):
         self._each = self._own if self._over(job, now) else self._all
         return super()._first_fit(job, profiles, now)
 
-    def _must_go(self, job: int, now: int) -> bool:
-        return self._over(job, now) is not None and not self._fits_own(job)
+    def _must_go(self, job: int, now: int) -> Overdrawn | None:
+        why = self._over(job, now)
+        return None if why is None or self._fits_own(job) else why
 
     def _fits_own(self, job: int) -> bool:
         return any(needs[job] <= machines.pool.machines for _, machines, needs in self._own)
 
     def _over(self, job: int, now: int) -> Overdrawn | None:
-        return self.purses.over(self.account(job), now)
+        who = self.payer(job)
+        if who not in self._bounded:
+            self._bounded[who] = tuple(s for s in scopes(who) if s in self.purses.bounds)
+        found = (self.purses.over(scope, now) for scope in self._bounded[who])
+        return max((why for why in found if why is not None), default=None)
 
     def _second(self, why: Overdrawn) -> int:
         return int(why.until) - self.purses.start

@@ -51,8 +51,8 @@ class Moves:
         self.events: list[int] = []
         parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
         self.queue = Queue(*parts, self._start)
-        if scenario.accounts:
-            purses = Purses(scenario.accounts, self.pools, origin)
+        if scenario.payers:
+            purses = Purses(scenario.payers, self.pools, origin)
             self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)

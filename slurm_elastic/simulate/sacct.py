@@ -86,7 +86,7 @@ class _Numbers:
 
     def __init__(self, history: History) -> None:
         self.users, self.partitions, self.accounts = _Names(), _Names(), _Names()
-        history.accounts = self.accounts.known
+        history.accounts, history.users = self.accounts.known, self.users.known
 
 
 def _read(file: IO[bytes], history: History, most: int | None) -> None:

@@ -119,9 +119,9 @@ class BootCap(Struct, frozen=True, kw_only=True):
 
 class Scenario(Struct, frozen=True, kw_only=True):
     """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
-    machines: those of ``bounds`` all, those of ``accounts`` (by the history's number, as text) the
-    jobs of one. Offers are ranked by the keys ``ranking``, within ``limits`` of all pools and of
-    each cloud (``cloud_limits`` by name).
+    machines: those of ``bounds`` all, those of ``payers`` the jobs of one (``account:3``,
+    ``user:7`` by the history's numbers). Offers are ranked by the keys ``ranking``, within
+    ``limits`` of all pools and of each cloud (``cloud_limits`` by name).
 
     ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
     that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
@@ -137,7 +137,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     ranking: tuple[str, ...] = DEFAULT_KEYS
     cool_downs: CoolDownTimes = field(default_factory=CoolDownTimes)
     boot_caps: tuple[BootCap, ...] = ()
-    accounts: Mapping[str, Bounds] = field(default_factory=dict)
+    payers: Mapping[str, Bounds] = field(default_factory=dict)
     order: Order = Order.MAX_MARGIN
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     reservations: int = 1

@@ -1,4 +1,5 @@
-"""The spending of the cluster and of each account in a simulation, by ``policies.accounts``'s rule.
+"""The spending of the cluster, of each account and user in a simulation, by the rule of
+``policies.account_budgets``.
 
 Money is read off the pools' own books (batches and leases), so that a run without budgets pays
 nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
@@ -10,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from slurm_elastic.policies.account_budgets import NONE, Overdrawn, Shares, charged, overdrawn
+from slurm_elastic.policies.account_budgets import (
+    ACCOUNT,
+    NONE,
+    Overdrawn,
+    Shares,
+    charged,
+    overdrawn,
+)
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.simulate.machines import Machines
 
@@ -18,8 +26,8 @@ DAY = 86400
 
 
 class Purses:
-    """``bounds``: by account (the number that the history gives it, as text); ``start``: Unix time
-    of the history's second 0. Times are the history's seconds and never go back.
+    """``bounds``: by scope (``account:3``, by the history's number); ``start``: Unix time of the
+    history's second 0. Times are the history's seconds and never go back.
     """
 
     def __init__(
@@ -37,31 +45,33 @@ class Purses:
         for book in self._books:
             book.enter(shares)
 
-    def over(self, account: str, now: int) -> Overdrawn | None:
-        """Why the account gets no new public machine, until when (Unix time); None if it does."""
-        bounds = self.bounds.get(account)
+    def over(self, scope: str, now: int) -> Overdrawn | None:
+        """Why the account or user gets no new public machine, until when (Unix time); None if it
+        does.
+        """
+        bounds = self.bounds.get(scope)
         if bounds is None:
             return None
         self._advance(now)
-        if account not in self._over:
-            spent = self.spent(account, now)
-            self._over[account] = overdrawn(account, bounds, spent, now + self.start)
-        return self._over[account]
+        if scope not in self._over:
+            spent = self.spent(scope, now)
+            self._over[scope] = overdrawn(scope, bounds, spent, now + self.start)
+        return self._over[scope]
 
-    def spent(self, account: str, now: int) -> Spent:
+    def spent(self, scope: str, now: int) -> Spent:
         """Dollars of this day and month (UTC)."""
         self._advance(now)
-        total = self._total.get(account, 0.0)
-        day, month = (total - self._before[k][1].get(account, 0.0) for k in ("day", "month"))
+        total = self._total.get(scope, 0.0)
+        day, month = (total - self._before[k][1].get(scope, 0.0) for k in ("day", "month"))
         return Spent(day=day, month=month)
 
     def of_cluster(self, now: int) -> Spent:
         """The same of all machines, where no account pays any."""
         self.pay({})
-        return self.spent(NONE, now)
+        return self.spent(ACCOUNT + NONE, now)
 
     def total(self, now: int) -> Mapping[str, float]:
-        """Dollars of all accounts from the first second on."""
+        """Dollars by scope from the first second on."""
         self._advance(now)
         return self._total
 
@@ -86,13 +96,13 @@ class Purses:
     def _charged(self, now: int) -> dict[str, float]:
         found: dict[str, float] = {}
         for book in self._books:
-            for account, dollars in book.charged(now).items():
-                found[account] = found.get(account, 0.0) + dollars
+            for scope, dollars in book.charged(now).items():
+                found[scope] = found.get(scope, 0.0) + dollars
         return found
 
 
 class _Paid:
-    """Machine-seconds at one price ($/h) that the same accounts pay: ``area`` is the sum of
+    """Machine-seconds at one price ($/h) that the same payers pay: ``area`` is the sum of
     machines x (end - begin), which lacks the ends of machines that are ``up``.
     """
 
@@ -125,7 +135,7 @@ class _Book:
         self._seen = len(machines.lease_end)
 
     def charged(self, now: int) -> dict[str, float]:
-        """Dollars by account until ``now``: of leases that were over by then and of what was up."""
+        """Dollars by scope until ``now``: of leases that were over by then and of what was up."""
         self._begin(now)
         self._close(now)
         sums = [(p.shares, (p.area + p.up * now) * p.price / 3600) for p in self._paid.values()]

@@ -60,8 +60,9 @@ class Complaints:
 
 class History:
     """A history as read: ``jobs``, ``header`` (``; Key: value``) and ``complaints``; how many jobs
-    were ``cancelled`` before they ran, and how many ran ``overtime``; ``accounts``: the names that
-    it has for its jobs' accounts, where those are not their numbers.
+    were ``cancelled`` before they ran, and how many ran ``overtime``; ``accounts``
+    and ``users``: the names that it has for its jobs' accounts and users, where those are not their
+    numbers.
     """
 
     def __init__(self) -> None:
@@ -71,18 +72,26 @@ class History:
         self.cancelled = 0
         self.overtime = 0
         self.accounts: Mapping[str, int] | None = None
+        self.users: Mapping[str, int] | None = None
 
     def account(self, name: str) -> int | None:
         """The number of an account among the jobs; None if it has none of them."""
-        if self.accounts is not None:
-            return self.accounts.get(name)
-        known = {str(number): number for number in set(self.jobs.account) if number >= 0}
-        return known.get(name)
+        return _numbered(name, self.accounts, self.jobs.account)
+
+    def user(self, name: str) -> int | None:
+        """The number of a user among the jobs; None if they have none of them."""
+        return _numbered(name, self.users, self.jobs.user)
 
     @property
     def start(self) -> int:
         """Unix time of the history's second 0; 0 where the header does not say."""
         return _unix_time(self.header.get("UnixStartTime", "")) or 0
+
+
+def _numbered(name: str, known: Mapping[str, int] | None, numbers: Iterable[int]) -> int | None:
+    if known is None:
+        known = {str(number): number for number in set(numbers) if number >= 0}
+    return known.get(name)
 
 
 def load(path: Path, most: int | None = None) -> History:

@@ -154,7 +154,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         clock=set_back(_written(facts.heartbeat, join.live), facts.now) or None,
         budgets=(
             *(_budget(config, facts.now, *one) for one in facts.spent.items()),
-            *(_account(config, facts.now, *one) for one in facts.accounts.items()),
+            *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
         ),
         queue=_queue(facts),
     )
@@ -208,12 +208,14 @@ def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
     )
 
 
-def _account(config: Config, now: float, account: str, spent: Spent) -> BudgetView:
-    own = config.policies.account_budgets[account]
-    over = overdrawn(account, bounds_of(own), spent, now)
+def _of_payer(config: Config, now: float, scope: str, spent: Spent) -> BudgetView:
+    own = config.policies.payer_budgets[scope]
+    over = overdrawn(scope, bounds_of(own), spent, now)
+    kind, _, name = scope.partition(":")
     return BudgetView(
         cloud="",
-        account=account,
+        account=name if kind == "account" else "",
+        user=name if kind == "user" else "",
         day=spent.day,
         per_day=own.per_day,
         month=spent.month,

@@ -135,6 +135,8 @@ def payer(budget: BudgetView) -> str:
     """Whose budget it is."""
     if budget.account:
         return f"account {budget.account}"
+    if budget.user:
+        return f"user {budget.user}"
     return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
 
 

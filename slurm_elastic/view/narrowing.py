@@ -41,7 +41,7 @@ def narrowed(
         breakers=[breaker for breaker in facts.breakers if breaker.scope in own],
         health=[health for health in facts.health if health.name not in others],
         spent={name: spent for name, spent in facts.spent.items() if name in names},
-        accounts={},
+        payers={},
         directives=[d for d in facts.directives if _concerns(d.word, names, own)],
     )  # fmt: skip
     clouds = tuple(c for c in config.clouds if c.name in names)

@@ -27,10 +27,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``machines`` holds the live ones and those that ended in the last 24 hours.
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
     ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends machines.
-    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``accounts``:
-    by Slurm account with a budget. ``checkpoints`` is None where there are none, or they could not
-    be read (``checkpoints_error``). ``private``: words of Slurm's PrivateData by which a part of it
-    is hidden from who asks. ``directives``: operators' words, in force or to come.
+    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``payers``:
+    by account and user with a budget (``account:physics``). ``checkpoints`` is None where there are
+    none, or they could not be read (``checkpoints_error``). ``private``: words of Slurm's
+    PrivateData by which a part of it is hidden from who asks. ``directives``: operators' words, in
+    force or to come.
     """
 
     now: float
@@ -53,7 +54,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     checkpoints_error: str | None = None
     private: tuple[str, ...] = ()
     spent: Mapping[str, Spent] = field(default_factory=dict)
-    accounts: Mapping[str, Spent] = field(default_factory=dict)
+    payers: Mapping[str, Spent] = field(default_factory=dict)
     directives: Sequence[Directive] = ()
 
 
@@ -259,8 +260,8 @@ class TotalView(Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
-    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), or of an account,
-    and the bounds. ``stop``: why it gets no new machine now.
+    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), or of an account
+    or user, and the bounds. ``stop``: why it gets no new machine now.
     """
 
     cloud: str
@@ -269,6 +270,7 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     month: float
     per_month: float | None
     account: str = ""
+    user: str = ""
     stop: str | None = None
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending, spending_of_accounts
+from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.controller.usage_record import PERIOD
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market
@@ -165,7 +165,7 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     world.start()
     world.advance(60)
     assert 3 in running(world), "there are no budgets any more"
-    assert whys(world, 3, "let-back") == ["its account may start new machines again"]
+    assert whys(world, 3, "let-back") == ["its account and user may start new machines again"]
     assert [row.job for row in world.ledger.asides()] == [2], "it may be requeued yet"
     world.slurm.finish(2)
     world.advance(30)
@@ -288,10 +288,47 @@ def test_the_accounts_together_have_spent_what_the_cluster_has(make: Callable[..
     world.advance(50)
     assert len(world.ledger.machines(ended_since=0.0)) == 4
     whole = spending(world.config, world.ledger, world.now)[""]
-    found = spending_of_accounts(world.config, world.ledger, world.now)
+    found = spending_of_payers(world.config, world.ledger, world.now)
     assert sum(own.day for own in found.values()) == pytest.approx(whole.day, abs=1e-6)
     assert sum(own.month for own in found.values()) == pytest.approx(whole.month, abs=1e-6)
-    assert found["physics"].day > found["(none)"].day > found["chemistry"].day > 0
+    physics, nobody, chemistry = (
+        found[f"account:{name}"].day for name in ("physics", "(none)", "chemistry")
+    )
+    assert physics > nobody > chemistry > 0
+
+
+def test_a_user_over_their_budget_waits_and_the_others_of_the_account_go_on(
+    make: Callable[..., World],
+) -> None:
+    world = make(account_budgets={}, user_budgets={"alice": SMALL})
+    submit(world, 1, "physics", user="alice")
+    world.advance(900)
+    assert running(world) == [1]
+    assert world.ledger.machines()[0].accounts == {"physics/alice": 1}
+    submit(world, 2, "chemistry", user="alice")
+    submit(world, 3, "physics", user="bob")
+    world.advance(60)
+    assert running(world) == [1, 3]
+    (why,) = whys(world, 2, "set-aside")
+    assert "user alice has spent $0.03 of $0.02 today; new machines from 20" in why
+    world.slurm.finish(1)
+    midnight = world.now - world.now % 86400 + 86400
+    world.advance(midnight - world.now + 60, step=120)
+    assert 2 in running(world)
+
+
+def test_the_budget_that_keeps_a_job_longest_is_the_one_that_is_told(
+    make: Callable[..., World],
+) -> None:
+    world = make(user_budgets={"alice": Budget(per_month=0.02)})
+    submit(world, 1, "physics", user="alice")
+    world.advance(900)
+    submit(world, 2, "physics", user="alice")
+    submit(world, 3, "physics", user="bob")
+    world.advance(60)
+    assert "user alice has spent" in whys(world, 2, "set-aside")[0]
+    assert "account physics has spent" in whys(world, 3, "set-aside")[0]
+    assert world.slurm.queue()[2].begin > world.slurm.queue()[3].begin
 
 
 def test_a_partition_that_refuses_a_job_lets_it_wait(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending, spending_of_accounts
+from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market
@@ -376,13 +376,13 @@ def test_what_a_former_cloud_cost_is_still_spent(tmp_path: Path) -> None:
     world.advance(600, step=30)
     assert world.alive() == []
     before = spending(world.config, world.ledger, world.now)[""].day
-    of_physics = spending_of_accounts(world.config, world.ledger, world.now)["physics"].day
+    of_physics = spending_of_payers(world.config, world.ledger, world.now)["account:physics"].day
     rename(world, "east")
     world.advance(60)
     assert before > 0
     assert of_physics > 0
     after = spending(world.config, world.ledger, world.now)
     assert after[""].day == pytest.approx(before, rel=0.02)
-    accounts = spending_of_accounts(world.config, world.ledger, world.now)
-    assert accounts["physics"].day == pytest.approx(of_physics, rel=0.02)
+    accounts = spending_of_payers(world.config, world.ledger, world.now)
+    assert accounts["account:physics"].day == pytest.approx(of_physics, rel=0.02)
     world.close()

@@ -38,7 +38,7 @@ def facts(tmp_path: Path) -> Facts:
     found = read_facts(config(tmp_path), NOW)
     memory = CheckpointFacts(migrations=(rescue_of(41, ALICE), rescue_of(42, BOB)))
     return msgspec.structs.replace(
-        found, checkpoints=memory, accounts={"physics": Spent(day=1.0, month=2.0)}
+        found, checkpoints=memory, payers={"account:physics": Spent(day=1.0, month=2.0)}
     )
 
 
@@ -69,7 +69,7 @@ def test_private_nodes_leave_the_machines_of_own_jobs(facts: Facts) -> None:
 @pytest.mark.parametrize("word", ["usage", "accounts"])
 def test_private_usage_hides_what_accounts_have_spent(facts: Facts, word: str) -> None:
     seen = seen_facts(facts, viewer(ALICE, word))
-    assert (seen.accounts, seen.spent) == ({}, {})
+    assert (seen.payers, seen.spent) == ({}, {})
     assert len(seen.machines) == len(facts.machines)
 
 

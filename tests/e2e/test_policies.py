@@ -168,7 +168,7 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     under(account_budgets={"physics": {"per_month": limit}, "chemistry": {"per_day": 100}})
     running = site.submit("sleep 600", *FULL, "--account=physics")
     (node,) = running_nodes(site, [running])[running]
-    assert [m.accounts for m in machines(site)] == [{"physics": 1}]
+    assert [m.accounts for m in machines(site)] == [{"physics/nobody": 1}]
     why = f"of ${limit:.6f} this month; new machines from"
     site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
     waiting = site.submit("sleep 1", *FULL, "--account=physics")
@@ -191,12 +191,29 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     assert stops["chemistry"] is None
     pays = {m.instance.node: m.accounts for m in machines(site)}
     of = {running: "physics", others[0]: "chemistry", others[1]: "chemistry", alone: "(none)"}
-    assert pays == {found[job][0]: {account: 1} for job, account in of.items()}
+    assert pays == {found[job][0]: {f"{account}/nobody": 1} for job, account in of.items()}
     under(account_budgets={"physics": {"per_day": 100}})
     site.wait_job(waiting)
     on = {running, *others, alone}
     site.wait_for(lambda: set(alive(site, waiting)) <= on, 240, "the tasks have run, too")
     assert held(site) == []
+
+
+def test_a_user_over_their_budget_gets_no_new_machine_and_the_account_goes_on(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    under(user_budgets={"nobody": {"per_month": 0.0002}})
+    running = site.submit("sleep 600", *FULL, "--account=physics")
+    running_nodes(site, [running])
+    why = "user nobody has spent $0.00"
+    site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
+    waiting = site.submit("sleep 1", *FULL, "--account=chemistry")
+    other = site.submit("sleep 600", *FULL, "--account=physics", "--chdir=/", user="root")
+    running_nodes(site, [running, other])
+    site.wait_for(lambda: _begin_later(site, {waiting}), 60, "their job begins tomorrow")
+    assert why in told(site, "explain", str(waiting))
+    under(user_budgets={"nobody": {"per_day": 100}})
+    site.wait_job(waiting)
 
 
 def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_bought(

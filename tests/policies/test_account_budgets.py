@@ -9,11 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.policies.account_budgets import (
+    ACCOUNT,
     NONE,
+    USER,
     Overdrawn,
+    barring,
     charged,
     overdrawn,
     parts,
+    payer,
+    scopes,
     shares,
 )
 from slurm_elastic.policies.capacity import Bounds, Spent
@@ -21,7 +26,7 @@ from slurm_elastic.policies.capacity import Bounds, Spent
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
 DECEMBER = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-names = st.sampled_from(("physics", "chemistry", "biology", NONE))
+names = st.sampled_from(("physics", "chemistry/bob", "biology/alice", "(none)/bob", NONE))
 
 
 def test_a_machine_is_paid_by_the_accounts_of_its_jobs_each_job_counting_one() -> None:
@@ -43,7 +48,28 @@ def test_one_that_is_started_ahead_is_paid_by_those_who_wait_by_their_nodes() ->
 
 def test_each_pays_its_part_and_nobody_what_is_for_nobody() -> None:
     paid = [({"chemistry": 1, "physics": 2}, 9.0), ({"physics": 1}, 1.0), ({}, 0.5)]
-    assert charged(paid) == {"chemistry": 3.0, "physics": 7.0, NONE: 0.5}
+    found = charged(paid)
+    assert found == {
+        "account:chemistry": 3.0, "account:physics": 7.0, "account:(none)": 0.5, "user:(none)": 10.5
+    }  # fmt: skip
+
+
+def test_a_payer_is_an_account_and_a_user_and_each_may_have_a_budget() -> None:
+    paid = [
+        ({payer("physics", "alice"): 1, payer("physics", "bob"): 2}, 9.0),
+        ({payer("", "alice"): 1}, 1.0),
+    ]
+    assert charged(paid) == {
+        "account:physics": 9.0, "account:(none)": 1.0, "user:alice": 4.0, "user:bob": 6.0
+    }  # fmt: skip
+    assert scopes(payer("a/b", "alice")) == ("account:a/b", "user:alice")
+
+
+def test_of_two_budgets_the_one_that_keeps_a_job_longer_is_told() -> None:
+    over = {"account:physics": Overdrawn(MIDNIGHT, "a"), "user:alice": Overdrawn(DECEMBER, "b")}
+    assert barring(over, "physics", "alice") == over["user:alice"]
+    assert barring(over, "physics", "bob") == over["account:physics"]
+    assert barring(over, "chemistry", "bob") is None
 
 
 @given(
@@ -56,9 +82,12 @@ def test_the_accounts_together_pay_what_was_paid_to_the_cent(
     paid: list[tuple[dict[str, int], float]],
 ) -> None:
     found = charged(paid)
-    assert sum(found.values()) == pytest.approx(sum(d for _, d in paid), abs=0.001)
-    assert found.keys() <= {name for of, _ in paid for name in of} | {NONE}
-    assert all(dollars >= 0 for dollars in found.values())
+    known = {name for of, _ in paid for name in of} | {NONE}
+    for kind in (ACCOUNT, USER):
+        mine = {scope: dollars for scope, dollars in found.items() if scope.startswith(kind)}
+        assert sum(mine.values()) == pytest.approx(sum(d for _, d in paid), abs=0.001)
+        assert all(dollars >= 0 for dollars in mine.values())
+    assert found.keys() <= {scope for name in known for scope in scopes(name)}
 
 
 @given(
@@ -80,32 +109,32 @@ def test_every_node_of_a_job_has_somebody_who_pays_it(
 
 
 def test_an_account_over_its_budget_is_told_with_figures_and_until_when() -> None:
-    day = overdrawn("physics", Bounds(per_day=12.0), Spent(day=12.034, month=50.0), NOON)
+    day = overdrawn("account:physics", Bounds(per_day=12.0), Spent(day=12.034, month=50.0), NOON)
     assert day == Overdrawn(
         MIDNIGHT,
         "account physics has spent $12.03 of $12.00 today; new machines from 2026-11-21 00:00 UTC",
     )
     both = Bounds(per_day=12.0, per_month=50.0)
-    assert overdrawn("physics", both, Spent(day=13.0, month=50.0), NOON) == Overdrawn(
+    assert overdrawn("account:physics", both, Spent(day=13.0, month=50.0), NOON) == Overdrawn(
         DECEMBER,
         "account physics has spent $50.00 of $50.00 this month;"
         " new machines from 2026-12-01 00:00 UTC",
     )
-    small = overdrawn("physics", Bounds(per_day=0.0002), Spent(day=0.000213), NOON)
+    small = overdrawn("account:physics", Bounds(per_day=0.0002), Spent(day=0.000213), NOON)
     assert small is not None
     assert "$0.000213 of $0.000200 today" in small.reason
 
 
 def test_one_within_it_or_without_one_may_go_on() -> None:
-    assert overdrawn("physics", Bounds(), Spent(day=1e9, month=1e9), NOON) is None
+    assert overdrawn("account:physics", Bounds(), Spent(day=1e9, month=1e9), NOON) is None
     within = Spent(day=11.99, month=49.99)
-    assert overdrawn("physics", Bounds(per_day=12.0, per_month=50.0), within, NOON) is None
+    assert overdrawn("account:physics", Bounds(per_day=12.0, per_month=50.0), within, NOON) is None
 
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_the_next_month_begins_on_its_first_day(month: int) -> None:
     last = datetime(2026, month, 28, 23, 59, tzinfo=UTC).timestamp()
-    found = overdrawn("a", Bounds(per_month=1.0), Spent(month=1.0), last)
+    found = overdrawn("account:a", Bounds(per_month=1.0), Spent(month=1.0), last)
     assert found is not None
     until = datetime.fromtimestamp(found.until, UTC)
     assert (until.day, until.month, until.hour) == (1, month % 12 + 1, 0)

@@ -53,7 +53,7 @@ def test_an_account_over_its_budget_waits_for_the_next_day_and_others_do_not(
         (7020, 100, 1, -1),
     )  # fmt: skip
     pool = replace(CLOUD, release=Idle(0) if growth == Slurm() else Idle(60))
-    found = run(history, pool, growth=growth, accounts={"1": Bounds(per_day=1.0)})
+    found = run(history, pool, growth=growth, payers={"account:1": Bounds(per_day=1.0)})
     assert found.starts[0] <= 115
     assert DAY <= found.starts[1] <= DAY + 160
     assert found.starts[2] <= 7200
@@ -64,8 +64,8 @@ def test_an_account_over_its_budget_waits_for_the_next_day_and_others_do_not(
 def test_days_and_months_are_those_of_utc() -> None:
     history = jobs((0, 7200, 1, PHYSICS), (7000, 100, 4, PHYSICS))
     january = 1_767_225_600 + 20 * DAY + 3600
-    day = run(history, CLOUD, origin=january, accounts={"1": Bounds(per_day=1.0)})
-    month = run(history, CLOUD, origin=january, accounts={"1": Bounds(per_month=1.0)})
+    day = run(history, CLOUD, origin=january, payers={"account:1": Bounds(per_day=1.0)})
+    month = run(history, CLOUD, origin=january, payers={"account:1": Bounds(per_month=1.0)})
     assert day.starts[1] == DAY - 3600 + 100
     assert month.starts[1] == 11 * DAY - 3600 + 100
 
@@ -75,7 +75,7 @@ def test_its_jobs_go_on_with_the_sites_own_machines() -> None:
         (0, 9000, 2, CHEMISTRY), (1, 7200, 1, PHYSICS), (7100, 500, 1, PHYSICS),
         (7110, 500, 3, PHYSICS), (7120, 10, 1, CHEMISTRY),
     )  # fmt: skip
-    found = run(history, RACK, CLOUD, accounts={"1": Bounds(per_day=1.0)})
+    found = run(history, RACK, CLOUD, payers={"account:1": Bounds(per_day=1.0)})
     assert [pool.jobs for pool in found.figures.pools] == [2, 3]
     assert found.starts[2] == 9000, "when the rack is free"
     assert found.starts[3] == DAY + 100, "the rack could never hold it"
@@ -86,7 +86,7 @@ def test_a_job_that_waits_when_the_money_runs_out_waits_on() -> None:
     """The pool is full until then."""
     pool = replace(CLOUD, machines=1)
     history = jobs((0, 7200, 1, PHYSICS), (10, 50, 1, PHYSICS), (20, 50, 1, CHEMISTRY))
-    found = run(history, pool, accounts={"1": Bounds(per_day=1.0)})
+    found = run(history, pool, payers={"account:1": Bounds(per_day=1.0)})
     assert found.starts[1] == DAY + 100
     assert found.starts[2] == 7300, "it does not stand behind the other"
 
@@ -94,7 +94,7 @@ def test_a_job_that_waits_when_the_money_runs_out_waits_on() -> None:
 def test_with_several_reservations_too() -> None:
     pool = replace(CLOUD, machines=2)
     history = jobs((0, 7200, 2, PHYSICS), (10, 50, 2, PHYSICS), (20, 50, 2, CHEMISTRY))
-    found = run(history, RACK, pool, accounts={"1": Bounds(per_day=1.0)}, reservations=3)
+    found = run(history, RACK, pool, payers={"account:1": Bounds(per_day=1.0)}, reservations=3)
     assert found.starts[0] == 0
     assert found.figures.unserved == 0
 
@@ -143,8 +143,8 @@ def test_the_accounts_together_spend_what_the_cluster_does_and_no_job_is_lost(
         fall = SpotMarket(Curve([0, 3000, 3600], [0.1, 9.0, 0.1]), bid=1.0)
         pool = replace(pool, spot=fall)
     pools = (RACK, pool) if rack else (pool,)
-    accounts = {"1": Bounds(per_day=tight), "2": RICH}
-    engine = Engine(history, Scenario(pools=pools, growth=growth, accounts=accounts))
+    payers = {"account:1": Bounds(per_day=tight), "account:2": RICH}
+    engine = Engine(history, Scenario(pools=pools, growth=growth, payers=payers))
     found = engine.run()
     if isinstance(growth, Slurm) or tight > 0.1:  # else not even a boot can be paid in a day
         assert found.figures.unserved == 0
@@ -153,8 +153,9 @@ def test_the_accounts_together_spend_what_the_cluster_does_and_no_job_is_lost(
     hours = sum(
         p.hours * m.pool.price for p, m in zip(found.figures.pools, engine.pools, strict=True)
     )
+    spent = {scope: dollars for scope, dollars in spent.items() if scope.startswith("account:")}
     assert sum(spent.values()) == pytest.approx(hours, abs=0.001)
-    assert set(spent) <= {NONE, "1", "2"}
+    assert set(spent) <= {f"account:{NONE}", "account:1", "account:2"}
 
 
 @settings(max_examples=30, deadline=None)
@@ -162,5 +163,5 @@ def test_the_accounts_together_spend_what_the_cluster_does_and_no_job_is_lost(
 def test_budgets_that_are_never_spent_change_nothing(history: Jobs, growth: AnyGrowth) -> None:
     pools = (RACK, replace(CLOUD, machines=6, release=Idle(300)))
     plain = run(history, *pools, growth=growth)
-    rich = run(history, *pools, growth=growth, accounts={"1": RICH, "2": RICH})
+    rich = run(history, *pools, growth=growth, payers={"account:1": RICH, "account:2": RICH})
     assert (rich.starts, rich.ends, rich.figures) == (plain.starts, plain.ends, plain.figures)

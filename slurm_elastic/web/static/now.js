@@ -70,7 +70,7 @@ function waiting(queue) {
 }
 
 function budget(one) {
-  const whose = one.account ? `Account ${one.account}` : one.cloud ? `Budget of ${one.cloud}` : "Budget";
+  const whose = one.account ? `Account ${one.account}` : one.user ? `User ${one.user}` : one.cloud ? `Budget of ${one.cloud}` : "Budget";
   const detail = [
     one.per_day === null ? "" : `$${dollars(one.day)} of $${dollars(one.per_day)} today`,
     one.per_month === null ? "" : `$${dollars(one.month)} of $${dollars(one.per_month)} this month`,
