@@ -202,17 +202,17 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
 def test_a_user_over_their_budget_gets_no_new_machine_and_the_account_goes_on(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
-    under(user_budgets={"nobody": {"per_month": 0.0002}})
-    running = site.submit("sleep 600", *FULL, "--account=physics")
+    under(user_budgets={"root": {"per_month": 0.0002}})  # whose first jobs on this site these are
+    running = site.submit("sleep 600", *FULL, "--account=physics", "--chdir=/", user="root")
     running_nodes(site, [running])
-    why = "user nobody has spent $0.00"
+    why = "user root has spent $0.00"
     site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
-    waiting = site.submit("sleep 1", *FULL, "--account=chemistry")
-    other = site.submit("sleep 600", *FULL, "--account=physics", "--chdir=/", user="root")
+    waiting = site.submit("true", *FULL, "--account=chemistry", "--chdir=/", user="root")
+    other = site.submit("sleep 600", *FULL, "--account=physics")
     running_nodes(site, [running, other])
     site.wait_for(lambda: _begin_later(site, {waiting}), 60, "their job begins tomorrow")
     assert why in told(site, "explain", str(waiting))
-    under(user_budgets={"nobody": {"per_day": 100}})
+    under(user_budgets={"root": {"per_day": 100}})
     site.wait_job(waiting)
 
 
