@@ -102,7 +102,7 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     [
         (("limit", "rack", "max_nodes", "many"), "'many' is neither a number nor 'reset'"),
         (("limit", "rack", "nodes", "1"), "pool rack has no limit 'nodes'; it has max_nodes"),
-        (("pause", "nowhere"), "'nowhere' is no cloud, pool or account with a budget"),
+        (("pause", "nowhere"), "'nowhere' is no cloud, pool, nor account or user with a budget"),
     ],
 )
 def test_bad_words_change_nothing(
