@@ -11,12 +11,12 @@ import argparse
 import contextlib
 import os
 import pwd
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.cli import offers
@@ -26,6 +26,7 @@ from slurm_elastic.cli.directing import is_alive, pools_in
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import visible
+from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.changed import scope_named
 from slurm_elastic.config.configfile import load
@@ -40,29 +41,31 @@ from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import decided_at
 from slurm_elastic.policies.first_light import (
     MEANING,
+    SLURMCTLD,
     Diagnosis,
+    Rest,
     Seen,
     Step,
     diagnosis,
-    log_evidence,
+    is_over,
     reached,
 )
 from slurm_elastic.policies.node_state import Phase, is_down, is_drained, phase
-from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm import node_updates, siteconf
+from slurm_elastic.slurm import node_updates
 from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.spool import Spool
 
+T = TypeVar("T")
 PERIOD = 1.0
-PROBE = 3.0
-"""Seconds for a connection."""
+SILENCE = 60.0
+"""Seconds for which slurmctld may answer nothing, as a busy one does, before it is told."""
+COMMAND = 60.0
 JOB_TIME = 180.0
 END_TIME = 300.0
 LOOKED_FOR = 600.0
 """Seconds of paid time that the estimate counts."""
 CORRELATION = "try"
 REFUSED = frozenset({"refused", "boot-failed", "node-failed", "dropped", "key-refused", "rests"})
-CONSOLE_LINES = 12
-_LOG_MOST = 1 << 20
 
 
 class StoppedError(SlurmElasticError):
@@ -166,9 +169,8 @@ class Trial:
         self.began = time.time()
         self.node = ""
         self.made: tuple[Step, ...] = ()
-        self.probed = ""
         self.last: Machine | None = None
-        self._log = _LogTail(config)
+        self._evidence = Evidence(config)
 
     def run(self) -> int:
         """The exit code."""
@@ -182,7 +184,7 @@ class Trial:
             _tell(stopped.found)
             self._show_console()
         except KeyboardInterrupt:
-            print("\ninterrupted: the machine is ended")
+            print("\ninterrupted: ending its machine", flush=True)
             code = 130
         finally:
             ended = self._end()
@@ -191,7 +193,7 @@ class Trial:
     # the steps
 
     def _start(self) -> None:
-        view = self.slurm.nodes(self.pool.nodes)
+        view = self._asked(lambda: self.slurm.nodes(self.pool.nodes))
         free = [n for n in self.pool.nodes if n in view and _is_free(view[n])]
         if not free:
             first = next((view[n] for n in self.pool.nodes if n in view), None)
@@ -201,17 +203,20 @@ class Trial:
         self.node = free[0]
         self._record("tried", f"{own_name()} tries one machine of pool {self.pool.name}")
         self.began = time.time()
-        node_updates.power_up(self.slurm, [self.node])
+        try:
+            node_updates.power_up(self.slurm, [self.node])
+        except SlurmError as error:  # it may have been taken all the same, so it is not repeated
+            raise self._silent(error) from error
 
     def _boot(self) -> None:
         while Step.REGISTERED not in self.made:
-            seen = self._look()
+            seen = self._asked(self._look)
             self._note(reached(seen, self.made))
             if Step.REGISTERED in self.made:
                 return
             late = time.time() - self.began > self.timeout
             if seen.refused or late or self._is_given_up(seen):
-                raise StoppedError(diagnosis(self._next(), self._evidence(seen, late=late)))
+                raise StoppedError(diagnosis(self._next(), self._why(seen, late=late)))
             time.sleep(PERIOD)
 
     def _run_job(self) -> None:
@@ -224,12 +229,15 @@ class Trial:
     def _follow(self, job: int) -> None:
         until = time.time() + JOB_TIME
         while time.time() < until:
-            found = next((j for j in self.slurm.jobs(ended=True) if j.id == job), None)
+            jobs = self._asked(lambda: self.slurm.jobs(ended=True))
+            found = next((j for j in jobs if j.id == job), None)
             if found is not None and "COMPLETED" in found.states and found.has_ended:
                 self._note((*self.made, Step.JOB))
                 return
             if why := self._job_trouble(found):
-                raise StoppedError(diagnosis(Step.JOB, [*why, *self._log.evidence(self.node)]))
+                logged = self._evidence.logged(self.node)
+                console = self._evidence.console(self.last)
+                raise StoppedError(diagnosis(Step.JOB, [*why, *logged, *reversed(console)]))
             time.sleep(PERIOD)
         raise StoppedError(diagnosis(Step.JOB, [f"job {job} did not end in {JOB_TIME:.0f} s"]))
 
@@ -237,43 +245,86 @@ class Trial:
         """Whether the machine is known to have ended; told."""
         if not self.node:
             return True
-        began = time.time()
         print(f"ending {self.node} ...", flush=True)
-        with contextlib.suppress(SlurmError):
-            node = self.slurm.nodes([self.node]).get(self.node)
-            if node is not None and phase(node) is Phase.POWERING_UP:
-                reason = "slurm-elastic:hold:tried by an operator"
-                node_updates.power_down_by_force(self.slurm, [self.node], reason)
-            elif node is not None and phase(node) is Phase.UP:
-                node_updates.power_down(self.slurm, [self.node])
-        while time.time() - began < END_TIME:
-            machine = self._machine()
-            if machine is None or machine.ended is not None:
-                cost = machine.lease.cost(time.time()) if machine else 0.0
-                self._say(Step.ENDED, f"{MEANING[Step.ENDED]}; ${cost:.4f} in all")
-                return True
+        try:
+            return self._ended()
+        except KeyboardInterrupt:
+            print("\nnot waited for: slurm-elasticd ends it (slurm-elastic status)", flush=True)
+            raise
+
+    def _ended(self) -> bool:
+        until = time.monotonic() + END_TIME
+        why = f"the machine is not ended after {END_TIME:.0f} s"
+        while time.monotonic() < until:
+            try:
+                rest = self._rest()
+                if is_over(rest):
+                    self._say(Step.ENDED, _ended_words(rest.machines, time.time()))
+                    return True
+                self._order_end(rest.node)
+            except SlurmError as error:  # asked and ordered again: a busy slurmctld is no end
+                why = f"{SLURMCTLD}{error}"
             time.sleep(PERIOD)
-        _tell(diagnosis(Step.ENDED, [f"the machine is not ended after {END_TIME:.0f} s"]))
+        _tell(diagnosis(Step.ENDED, [why]))
         return False
+
+    def _rest(self) -> Rest:
+        """Each thing is read before what it becomes, so that none is missed in between."""
+        node = self.slurm.nodes([self.node]).get(self.node)
+        waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
+        with self._ledger() as ledger:
+            launches = ledger.open_launches()
+            machines = self._machines(ledger)
+        return Rest(
+            node=node,
+            requested=any(request.kind == "resume" for request in waiting),
+            launching=any(self.node in launch.nodes for launch in launches),
+            machines=machines,
+            refused=bool(self._refused()),
+        )
+
+    def _order_end(self, node: SlurmNode | None) -> None:
+        """As often as Slurm has it on its way up, or up: an order may have come too early, or be
+        lost.
+        """
+        if node is not None and phase(node) is Phase.POWERING_UP:
+            reason = "slurm-elastic:hold:tried by an operator"
+            node_updates.power_down_by_force(self.slurm, [self.node], reason)
+        elif node is not None and phase(node) is Phase.UP and "POWER_DOWN" not in node.states:
+            node_updates.power_down(self.slurm, [self.node])
 
     # looking
 
+    def _asked(self, read: Callable[[], T]) -> T:
+        """As Slurm answers; StoppedError where it answers nothing for a while."""
+        until = time.monotonic() + SILENCE
+        while True:
+            try:
+                return read()
+            except SlurmError as error:
+                if not error.unanswered or time.monotonic() > until:
+                    raise self._silent(error) from error
+                time.sleep(PERIOD)
+
+    def _silent(self, error: SlurmError) -> StoppedError:
+        return StoppedError(diagnosis(self._next(), [f"{SLURMCTLD}{error}"]))
+
     def _look(self) -> Seen:
         node = self.slurm.nodes([self.node]).get(self.node)
-        machine = self._machine()
-        answers = self._probe(machine, node) if machine and machine.instance.address else None
-        return Seen(node=node, machine=machine, refused=self._refused(), answers=answers)
-
-    def _machine(self) -> Machine | None:
-        """The newest of this node since the start, by the head's clock."""
         with self._ledger() as ledger:
-            found = [
-                m
-                for m in ledger.machines(ended_since=self.began)
-                if m.instance.node == self.node and decided_at(m.instance) >= int(self.began)
-            ]
-        self.last = max(found, key=lambda m: m.instance.launched, default=None)
-        return self.last
+            self.last = max(self._machines(ledger), key=lambda m: m.instance.launched, default=None)
+        machine, refused = self.last, self._refused()
+        addressed = machine is not None and bool(machine.instance.address)
+        answers = self._evidence.answers(machine, node) if machine and addressed else None
+        return Seen(node=node, machine=machine, refused=refused, answers=answers)
+
+    def _machines(self, ledger: Ledger) -> tuple[Machine, ...]:
+        """Of this node since the start, by the head's clock; the ended ones, too."""
+        return tuple(
+            m
+            for m in ledger.machines(ended_since=self.began, nodes=[self.node])
+            if decided_at(m.instance) >= int(self.began)
+        )
 
     def _refused(self) -> str:
         with self._ledger() as ledger:
@@ -288,57 +339,14 @@ class Trial:
             return False
         return is_down(node) or phase(node) in (Phase.POWERED_DOWN, Phase.POWERING_DOWN)
 
-    def _probe(self, machine: Machine, node: SlurmNode | None) -> bool:
-        """Whether slurmd's port where slurmctld looks for it (with join.ssh: SSH's) takes a
-        connection.
-        """
-        ssh, address, port = self.config.join.ssh, machine.instance.address or "", 6818
-        if ssh:
-            port = ssh.port
-        elif node is not None:
-            port = node.port or port
-            address = node.address if node.address not in ("", node.name) else address
-        place = f"{address}:{port}"
-        try:
-            with socket.create_connection((address, port), PROBE):
-                self.probed = ""
-                return True
-        except TimeoutError:
-            self.probed = f"{place} did not answer in {PROBE:.0f} s (no route to it)"
-        except ConnectionRefusedError:
-            self.probed = f"{place} refuses the connection"
-        except OSError as error:
-            self.probed = f"{place}: {error.strerror or error}"
-        return False
-
-    def _evidence(self, seen: Seen, *, late: bool) -> Iterator[str]:
+    def _why(self, seen: Seen, *, late: bool) -> Iterator[str]:
         """The best first."""
-        if Step.LAUNCHED not in self.made:
-            yield seen.refused
-        yield from self._log.evidence(self.node)
-        yield from reversed(self._console())
-        if Step.REACHED not in self.made:
-            yield self.probed
-        yield seen.refused
-        if seen.node is not None:
-            yield seen.node.reason
+        yield from self._evidence.why(self.made, seen, self.node)
         if late:
             yield f"it took longer than {self.timeout:.0f} s"
 
-    def _console(self) -> list[str]:
-        """The last lines of the machine's console; none where the cloud shows none."""
-        if self.last is None:
-            return []
-        cloud = self.config.cloud(self.pool.cloud)
-        try:
-            provider = open_provider(cloud, self.config.cluster, self.config)
-            text = provider.console(self.last.instance.id) if hasattr(provider, "console") else ""
-        except Exception as error:  # noqa: BLE001 - whatever an SDK raises, the rest is told
-            return [f"the console cannot be read: {type(error).__name__}"]
-        return [line for line in str(text).splitlines() if line.strip()][-CONSOLE_LINES:]
-
     def _show_console(self) -> None:
-        lines = self._console()
+        lines = self._evidence.console(self.last)
         if lines:
             print("the last lines of its console:")
             for line in lines:
@@ -366,7 +374,7 @@ class Trial:
 
     def _job_trouble(self, job: SlurmJob | None) -> list[str]:
         """Why it will not end well, where that is clear."""
-        node = self.slurm.nodes([self.node]).get(self.node)
+        node = self._asked(lambda: self.slurm.nodes([self.node]).get(self.node))
         words = [node.reason] if node and (is_drained(node) or is_down(node)) else []
         if job is None:
             return words
@@ -381,11 +389,15 @@ class Trial:
         env = {"SLURM_CONF": self.config.slurm.conf, "PATH": "/usr/bin:/bin"}
         other = as_user and os.geteuid() == 0
         groups = os.getgrouplist(self.user.pw_name, self.user.pw_gid) if other else None
-        return subprocess.run(
-            command, env=env, check=False, capture_output=True, text=True, cwd="/", timeout=60,
-            user=self.user.pw_uid if other else None, group=self.user.pw_gid if other else None,
-            extra_groups=groups,
-        )  # fmt: skip
+        try:
+            return subprocess.run(
+                command, env=env, check=False, capture_output=True, text=True, cwd="/",
+                timeout=COMMAND, user=self.user.pw_uid if other else None,
+                group=self.user.pw_gid if other else None, extra_groups=groups,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            silent = f"no answer in {COMMAND:.0f} s"
+            return subprocess.CompletedProcess(command, 124, "", silent)
 
     # telling
 
@@ -427,6 +439,13 @@ def _is_free(node: SlurmNode) -> bool:
     return phase(node) is Phase.POWERED_DOWN and not is_drained(node) and not is_down(node)
 
 
+def _ended_words(machines: Sequence[Machine], now: float) -> str:
+    if not machines:
+        return "no machine was started"
+    dollars = sum(machine.lease.cost(now) for machine in machines)
+    return f"{MEANING[Step.ENDED]}; ${dollars:.4f} in all"
+
+
 def _tell(found: Diagnosis) -> None:
     """The step at which it stopped, the cause and what to do."""
     name = f"{found.name}: " if found.name else ""
@@ -437,25 +456,3 @@ def _tell(found: Diagnosis) -> None:
         print(f"  do: {found.remedy}")
     for line in found.usual:
         print(f"  often: {line}")
-
-
-class _LogTail:
-    """What slurmctld has logged since the start, where it may be read."""
-
-    def __init__(self, config: Config) -> None:
-        self._path: Path | None = None
-        self._from = 0
-        with contextlib.suppress(ConfigError, OSError):
-            entry = siteconf.read(config.slurm.conf).option("SlurmctldLogFile")
-            if entry is not None:
-                self._path = Path(entry.value)
-                self._from = self._path.stat().st_size
-
-    def evidence(self, node: str) -> tuple[str, ...]:
-        """The lines that say why the node does not come."""
-        if self._path is None:
-            return ()
-        with contextlib.suppress(OSError), open(self._path, errors="replace") as file:
-            file.seek(self._from)
-            return log_evidence(file.read(_LOG_MOST).splitlines(), node)
-        return ()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from enum import StrEnum
+from itertools import product
 
 from msgspec import Struct
 
@@ -75,15 +77,54 @@ def reached(seen: Seen, before: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(made)[: last + 1]
 
 
+class Rest(Struct, frozen=True, kw_only=True):
+    """What is left of a trial, read in this order, as a power-up goes on in it: Slurm's node (None:
+    no answer), whether a request of the node waits, whether a launch for it is not answered yet,
+    its machines since the start, and whether slurm-elasticd has given the node back.
+    """
+
+    node: SlurmNode | None
+    requested: bool = False
+    launching: bool = False
+    machines: tuple[Machine, ...] = ()
+    refused: bool = False
+
+
+def is_over(rest: Rest) -> bool:
+    """Whether no machine is left and none can come any more. Where none was ever seen, the
+    ResumeProgram that slurmctld has called may not have written its request yet: then the node has
+    to be powered down first, which takes SuspendTimeout.
+    """
+    node = rest.node
+    if node is None or phase(node) is Phase.POWERING_UP or rest.requested or rest.launching:
+        return False
+    if any(machine.ended is None for machine in rest.machines):
+        return False
+    return bool(rest.machines) or rest.refused or phase(node) is Phase.POWERED_DOWN
+
+
 class Cause(Struct, frozen=True):
-    """A mistake of first days: its name, the words by which it is known, and what to do."""
+    """A mistake of first days: its name, the words by which it is known, and what to do. ``weak``
+    words may as well come of another mistake: they count where nothing else is known.
+    """
 
     name: str
     words: str
     remedy: str
+    weak: bool = False
 
+
+SLURMCTLD = "slurmctld: "
+"""Before what one of Slurm's commands says that got no answer."""
+HEADLESS = "Unable to contact slurm controller"
+"""What a slurmd prints that does not reach slurmctld."""
+_HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
 
 CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "no answer of slurmctld", rf"^{SLURMCTLD}",
+        "`scontrol ping`, and slurmctld's log: it is down, hangs or has too much to do",
+    ),
     Cause(
         "clock off",
         r"RequestExpired|RequestTimeTooSkewed|Signature (?:expired|not yet current)"
@@ -128,6 +169,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "name that does not resolve",
         r"Name or service not known|[Cc]ould not resolve|getaddrinfo|Temporary failure in name"
+        r"|No address associated with hostname|Unable to resolve"
         r"|Name resolution|EndpointConnectionError|Could not connect to the endpoint",
         "use a name that the machine (or the head) can resolve, or an address, in join.head or the "
         "endpoint",
@@ -143,22 +185,23 @@ CAUSES: tuple[Cause, ...] = (
         r"|getpwuid failed|user '?slurm'? (?:is unknown|does not exist)",
         "the image needs the site's users with the head's uids, SlurmUser and munge among them",
     ),
-    Cause(
-        "wrong head address",
-        r"Unable to contact slurm controller|fetch_config: DNS SRV|Unable to register"
-        r"|Zero Bytes were transmitted|join\.head",
-        "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)",
-    ),
+    Cause("wrong head address", r"nobody answers at join\.head", _HEAD),
     Cause(
         "no route",
-        r"No route to host|Network is unreachable|timed out|did not answer in",
+        r"No route to host|Network is unreachable|timed out|did not answer in"
+        r"|does not reach join\.head",
         "route and firewall between head and machine: SlurmctldPort, SlurmdPort, 22 where join.ssh",
+    ),
+    Cause(
+        "wrong head address",
+        rf"{HEADLESS}|fetch_config: DNS SRV|Unable to register|Zero Bytes were transmitted",
+        _HEAD, weak=True,
     ),
     Cause(
         "closed port",
         r"Connection refused|refuses the connection",
         "slurmd does not run there, or another port: look at the console, and at SlurmdPort and "
-        "firewall of the image",
+        "firewall of the image", weak=True,
     ),
     Cause(
         "no capacity or no room",
@@ -166,7 +209,7 @@ CAUSES: tuple[Cause, ...] = (
         r"|has no offers|No valid host",
         "`slurm-elastic offers` says what is in the way",
     ),
-)
+)  # fmt: skip
 """Looked for in this order: a more special one comes before one whose words it may contain."""
 
 USUAL: dict[Step, tuple[str, ...]] = {
@@ -209,11 +252,30 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
     """By the first piece of ``evidence`` that has a cause's words; the best comes first."""
     pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
-    for piece in pieces:
-        for cause in CAUSES:
-            if re.search(cause.words, piece):
-                return Diagnosis(step=step, name=cause.name, words=piece, remedy=cause.remedy)
+    for weak in (False, True):
+        for piece, cause in product(pieces, CAUSES):
+            if cause.weak is weak and re.search(cause.words, piece):
+                words = with_release(piece)
+                return Diagnosis(step=step, name=cause.name, words=words, remedy=cause.remedy)
     return Diagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
+
+
+RELEASES = {
+    36: "20.11", 37: "21.08", 38: "22.05", 39: "23.02", 40: "23.11", 41: "24.05", 42: "24.11",
+    43: "25.05", 44: "25.11", 45: "26.05",
+}  # fmt: skip
+"""Slurm's releases by the upper byte of their protocol's version (slurm_protocol_common.h)."""
+_PROTOCOL = re.compile(r"[Pp]rotocol [Vv]ersion (\d+)")
+
+
+def with_release(words: str) -> str:
+    """The words with the release of Slurm that speaks the protocol in them."""
+
+    def named(found: re.Match[str]) -> str:
+        release = RELEASES.get(int(found[1]) >> 8)
+        return f"{found[0]} (Slurm {release}'s)" if release else found[0]
+
+    return _PROTOCOL.sub(named, words)
 
 
 LOG_WORDS = re.compile(
@@ -224,8 +286,23 @@ LOG_WORDS = re.compile(
 
 def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
     """The lines of slurmctld's log that tell why a node does not come, newest first: of this node,
-    or of whoever could not be understood.
+    or of whoever could not be understood. Where clocks differ, by how much comes before them.
     """
-    told = [line.strip() for line in lines if "error" in line or LOG_WORDS.search(line)]
+    read = [line.strip() for line in lines]
+    told = [line for line in read if "error" in line or LOG_WORDS.search(line)]
     mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
-    return tuple(reversed(mine))
+    return (*_clocks(read), *reversed(mine))
+
+
+_MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")
+
+
+def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
+    """By how much the clock of a credential's sender is off, as slurmctld prints both times."""
+    found = [match for line in lines if (match := _MUNGED.search(line))]
+    times = {match[1]: datetime.strptime(match[2], "%a %b %d %H:%M:%S %Y") for match in found}
+    if len(times) < 2:
+        return ()
+    off = (times["ENCODED"] - times["DECODED"]).total_seconds()
+    way = "ahead of" if off > 0 else "behind"
+    return (f"out of sync clocks: the sender's is {abs(off):.0f} s {way} the head's",)

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import struct
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from tests.e2e.world import PATIENCE, back_to_zero, machines
+from slurm_elastic.slurm.prompt import PATIENCE as PATIENCE_OF_COMMANDS
+from tests.e2e.trying import (
+    CLI,
+    Trying,
+    conf_with,
+    in_namespaces,
+    munged,
+    no_namespaces,
+    running,
+    shown,
+    steps,
+    tried,
+)
+from tests.e2e.world import PATIENCE, back_to_zero, ledger, live_ec2, machines, slurmctld_away
 
 pytestmark = pytest.mark.e2e
-PROGRAM = (sys.executable, "-m", "slurm_elastic.cli.main", "try")
 SIZE = {"cpus": 2, "memory": 1256, "real_memory": 1000}
 DEAD = {
     "name": "dead", "cloud": "aws", "nodes": "dead[1-6]", "markets": ["on-demand"],
     "instance_types": ["c5.large"], **SIZE,
 }  # fmt: skip
+STRANGER = "games"
+"""A user of this host that some machines do not have."""
 FAULTS = {
     "quota": Fault(kind=FaultKind.QUOTA, action="RunInstances"),
     "expired credentials": Fault(kind=FaultKind.AUTH, action="RunInstances"),
@@ -34,6 +49,10 @@ FAULTS = {
     "clock off": Fault(kind=FaultKind.AUTH, action="RunInstances", code="RequestExpired"),
     "no capacity or no room": Fault(kind=FaultKind.CAPACITY, action="RunInstances"),
 }
+AHEAD = 7200
+HANGS = PATIENCE_OF_COMMANDS + 3.0
+ROOM = "16k"
+"""Of a disk on which slurmd can just be started."""
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +60,37 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Machines of the pool ``dead`` have no slurmd: a test may play one."""
     return sandbox(
         static_nodes=1, drop=("onprem",), never_boot="dead[1-6]", suspend_time=8.0,
-        suspend_timeout=5.0, elastic={"pools": [DEAD]},
+        suspend_timeout=5.0, elastic={"pools": [DEAD]}, groups=("nogroup", "root", STRANGER),
     )  # fmt: skip
+
+
+@pytest.fixture
+def namespaces() -> None:
+    if reason := no_namespaces():
+        pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
 def as_new(site: Sandbox) -> Iterator[None]:
     yield
     site.ec2.heal()
-    site.run([*PROGRAM[:-1], "clear", "--all"])
+    site.run([*CLI, "clear", "--all"])
     back_to_zero(site)
     site.wait_for(
         lambda: not any("DRAIN" in n.states for n in site.nodes().values()), PATIENCE, "no hold"
     )
 
 
-def tried(site: Sandbox, *words: str) -> tuple[int, str]:
-    done = site.run([*PROGRAM, *words, "--yes"], check=False, timeout=400)
-    return done.returncode, done.stdout + done.stderr
+def config_with(site: Sandbox, place: Path, changes: Mapping[str, Any]) -> Path:
+    """The configuration as ``try`` is to read it."""
+    config = place / "slurm-elastic.yaml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(site.layout.config.read_text()) | changes))
+    return config
 
 
-def steps(said: str) -> list[str]:
-    known = {str(step) for step in Step}
-    words = [line.split() for line in said.splitlines()]
-    return [w[1] for w in words if len(w) > 1 and w[0].endswith("s") and w[1] in known]
+def of_the_site(site: Sandbox, node: str) -> list[str]:
+    """The slurmd of a machine that has nothing wrong."""
+    return ["slurmd", "-D", "-N", node, "-f", str(site.layout.slurm_conf)]
 
 
 def test_a_machine_is_followed_from_its_order_to_its_end(site: Sandbox) -> None:
@@ -86,6 +112,7 @@ def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: 
     assert "STOPPED before launched" in said, said
     assert f"cause: {name}: " in said, said
     assert "  do: " in said
+    assert "no machine was started" in said
     assert not machines(site)
 
 
@@ -93,99 +120,161 @@ def test_a_machine_on_which_nothing_answers(site: Sandbox) -> None:
     code, said = tried(site, "dead", "--timeout", "20")
     assert code == 1
     assert "STOPPED before reached" in said, said
-    assert "cause: closed port: " in said, said
+    assert "cause: closed port: 127.0.0.1:" in said, said
     assert steps(said) == ["asked", "launched", "running", "address", "ended"]
     assert not machines(site)
 
 
-def munged(directory: Path) -> subprocess.Popen[bytes]:
-    """One with another key than the cluster's."""
-    directory.mkdir(mode=0o755)
-    key = directory / "munge.key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o400)
-    return subprocess.Popen([
-        "munged", "--foreground", "--force", f"--socket={directory}/socket", f"--key-file={key}",
-        f"--pid-file={directory}/pid", f"--seed-file={directory}/seed",
-        f"--log-file={directory}/log",
-    ])  # fmt: skip
-
-
-def play(site: Sandbox, node: str, conf: Path) -> subprocess.Popen[bytes]:
-    """The slurmd of a dead node, by another slurm.conf."""
-    return subprocess.Popen(["slurmd", "-D", "-N", node, "-f", str(conf)])
-
-
-def trying(site: Sandbox, *words: str) -> subprocess.Popen[str]:
-    env = site.layout.user_env(os.environ)
-    return subprocess.Popen(
-        [*PROGRAM, *words, "--yes"], env=env, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
-
-
-def read_until(running: subprocess.Popen[str], word: str) -> str:
-    assert running.stdout is not None
-    said = ""
-    for line in running.stdout:
-        said += line
-        if word in line:
-            return said
-    raise AssertionError(f"{word!r} never came:\n{said}")
-
-
-def node_in(said: str) -> str:
-    return said.rpartition(": ")[2].strip()
-
-
 def test_another_munge_key_is_named_by_slurmctlds_log(site: Sandbox, tmp_path: Path) -> None:
-    other = munged(tmp_path / "munge")
-    text = site.layout.slurm_conf.read_text()
     old = f"socket={site.layout.dir}/run/munge.socket"
-    assert old in text
-    conf = tmp_path / "slurm.conf"
-    conf.write_text(text.replace(old, f"socket={tmp_path}/munge/socket"))
-    for file in site.layout.slurm_conf.parent.iterdir():
-        if file != site.layout.slurm_conf:
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    running = trying(site, "dead", "--timeout", "45")
-    said = read_until(running, " asked ")
-    slurmd = play(site, node_in(said), conf)
-    try:
-        rest, _ = running.communicate(timeout=400)
-    finally:
-        for process in (slurmd, other):
-            process.terminate()
-            process.wait(30)
-    assert running.returncode == 1
-    assert "cause: wrong munge key: " in rest, said + rest
-    assert "STOPPED before registered" in rest
+    conf = conf_with(site, tmp_path, {old: f"socket={tmp_path}/munge/socket"})
+    trial = Trying(site, "dead", "--timeout", "45")
+    node = trial.node()
+    with (
+        munged(tmp_path / "munge", os.urandom(128)),
+        running(["slurmd", "-D", "-N", node, "-f", str(conf)], tmp_path / "slurmd"),
+    ):
+        assert trial.rest() == 1
+    assert "cause: wrong munge key: " in trial.said, trial.said
+    assert "STOPPED before registered" in trial.said
+
+
+def test_a_machine_whose_clock_is_off_is_named_by_how_much(site: Sandbox, tmp_path: Path) -> None:
+    library = tmp_path / "clock_off.so"
+    source = Path(__file__).with_name("clock_off.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    clock = {"LD_PRELOAD": str(library), "CLOCK_OFF": str(AHEAD)}
+    key = (site.layout.dir / "etc" / "munge.key").read_bytes()
+    old = f"socket={site.layout.dir}/run/munge.socket"
+    conf = conf_with(site, tmp_path, {old: f"socket={tmp_path}/munge/socket"})
+    trial = Trying(site, "dead", "--timeout", "45")
+    node = trial.node()
+    with (
+        munged(tmp_path / "munge", key, **clock),
+        running(["slurmd", "-D", "-N", node, "-f", str(conf)], tmp_path / "slurmd", **clock),
+    ):
+        assert trial.rest() == 1
+    assert "cause: clock off: out of sync clocks: the sender's is " in trial.said, trial.said
+    off = int(trial.said.partition("the sender's is ")[2].partition(" s ahead of the head's")[0])
+    assert abs(off - AHEAD) < 300
+    assert "STOPPED before registered" in trial.said
 
 
 def test_another_release_is_named_by_slurmctlds_log(site: Sandbox) -> None:
-    running = trying(site, "dead", "--timeout", "25")
-    read_until(running, " launched ")
+    trial = Trying(site, "dead", "--timeout", "25")
+    trial.until(" launched ")
     for _ in range(5):  # the head of a message as a far newer release sends it
         with socket.create_connection(("127.0.0.1", site.layout.read().ports.slurmctld), 5) as link:
             body = struct.pack("!HHHHI", 0x6000, 0, 0, 1002, 0) + bytes(64)
             link.sendall(struct.pack("!I", len(body)) + body)
-    said, _ = running.communicate(timeout=400)
-    assert "cause: other Slurm release: " in said, said
+    trial.rest()
+    assert "cause: other Slurm release: " in trial.said, trial.said
+
+
+@pytest.mark.parametrize(
+    ("head", "cause"),
+    [
+        ("127.0.0.1:1", "wrong head address: nobody answers at join.head: 127.0.0.1:1 refuses"),
+        ("head.invalid", "name that does not resolve: nobody answers at join.head: head.invalid:"),
+    ],
+)
+def test_a_machine_that_is_told_a_wrong_head(
+    site: Sandbox, tmp_path: Path, head: str, cause: str
+) -> None:
+    config = config_with(site, tmp_path, {"join": {"head": head}})
+    trial = Trying(site, "dead", "--timeout", "40", config=config)
+    node, machine, log = trial.node(), trial.machine(), tmp_path / "slurmd"
+    argv = ["slurmd", "-D", "-N", node, "--conf-server", head]
+    with running(argv, log, SLURMD_DEBUG="verbose"):
+        shown(site, machine, log, "Unable to contact slurm controller")
+        assert trial.rest() == 1
+    assert f"cause: {cause}" in trial.said, trial.said
+    assert f"SlurmctldPort is {site.layout.read().ports.slurmctld}" in trial.said
+    assert "STOPPED before reached" in trial.said
+    assert "Unable to contact slurm controller" in trial.said, "the console is shown"
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_user_that_the_machine_does_not_have(site: Sandbox, tmp_path: Path) -> None:
+    trial = Trying(site, "dead", "--user", STRANGER)
+    slurmd = " ".join(of_the_site(site, trial.node()))
+    script = f"""\
+grep -v '^{STRANGER}:' /etc/passwd >{tmp_path}/passwd
+mount --bind {tmp_path}/passwd /etc/passwd
+exec {slurmd}"""
+    with running(in_namespaces(script), tmp_path / "slurmd"):
+        trial.until(" registered ")
+        assert trial.rest() == 1
+    assert "STOPPED before job" in trial.said, trial.said
+    assert "cause: missing user: " in trial.said, trial.said
+    assert STRANGER in trial.said
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_machine_whose_disk_is_full(site: Sandbox, tmp_path: Path) -> None:
+    trial = Trying(site, "dead", "--user", "nobody")
+    node = trial.node()
+    spool = site.layout.dir / "spool" / node
+    spool.mkdir(exist_ok=True)
+    script = f"""\
+mount -t tmpfs -o size={ROOM} tmpfs {spool}
+dd if=/dev/zero of={spool}/filler bs=4k || true
+exec {" ".join(of_the_site(site, node))}"""
+    with running(in_namespaces(script), tmp_path / "slurmd"):
+        trial.until(" registered ")
+        assert trial.rest() == 1
+    assert "STOPPED before job" in trial.said, trial.said
+    assert "cause: full disk: " in trial.said, trial.said
 
 
 def test_ctrl_c_ends_the_machine(site: Sandbox) -> None:
-    running = trying(site, "dead")
-    read_until(running, " launched ")
-    running.send_signal(signal.SIGINT)
-    said, _ = running.communicate(timeout=400)
-    assert running.returncode == 130, said
-    assert "interrupted: the machine is ended" in said
+    trial = Trying(site, "dead")
+    trial.until(" launched ")
+    trial.interrupt()
+    assert trial.rest() == 130, trial.said
+    assert "interrupted: ending its machine" in trial.said
+    assert "the machine is ended; $0." in trial.said
     assert not machines(site)
+    assert not live_ec2(site)
+
+
+def test_ctrl_c_between_the_order_and_the_clouds_answer_waits_for_the_machine(
+    site: Sandbox,
+) -> None:
+    """Nobody knows of it yet, and it is started and paid all the same."""
+    site.ec2.fail(Fault(kind=FaultKind.SLOW, action="RunInstances", seconds=10.0))
+    trial = Trying(site, "dead")
+    trial.until(" asked ")
+
+    def ordered() -> bool:
+        book = ledger(site)
+        try:
+            return bool(book.open_launches())
+        finally:
+            book.close()
+
+    site.wait_for(ordered, PATIENCE, "the order is on its way")
+    trial.interrupt()
+    assert trial.rest() == 130, trial.said
+    assert steps(trial.said) == ["asked", "ended"]
+    assert "the machine is ended; $0." in trial.said
+    assert not machines(site)
+    assert not live_ec2(site)
+
+
+def test_a_slurmctld_that_answers_late_ends_no_trial(site: Sandbox) -> None:
+    """For longer than a command waits for it."""
+    trial = Trying(site, "pub", "--user", "nobody")
+    trial.until(" launched ")
+    with slurmctld_away(site, "hanging"):
+        time.sleep(HANGS)
+    assert trial.rest() == 0, trial.said
+    assert steps(trial.said) == [str(step) for step in Step]
 
 
 def test_a_command_that_is_killed_leaves_the_end_to_the_daemon(site: Sandbox) -> None:
-    running = trying(site, "pub")
-    read_until(running, " launched ")
-    running.kill()
-    running.communicate(timeout=60)
+    trial = Trying(site, "pub")
+    trial.until(" launched ")
+    trial.process.kill()
+    trial.process.communicate(timeout=60)
     site.wait_for(lambda: not machines(site), 2 * PATIENCE, "the machine ends by itself")

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_control import Quota
 from slurm_elastic.sandbox.one_world import Host
+from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
     back_to_zero,
     held,
@@ -114,6 +116,23 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
         site.one.hosts(hosts)
     assert fields["Partition"] == "aws"
     assert "No host with enough capacity" in reasons(site, job)
+
+
+def test_try_follows_a_machine_from_its_order_to_its_end(site: Sandbox) -> None:
+    code, said = tried(site, "nebula", "--user", "nobody")
+    assert code == 0, said
+    assert steps(said) == [str(step) for step in Step]
+    assert "One machine of pool neb: nebula/small/" in said
+
+
+def test_try_names_the_groups_quota(site: Sandbox) -> None:
+    """The account may not read it: oned tells it when it refuses the order."""
+    site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
+    code, said = tried(site, "nebula")
+    assert code == 1
+    assert "STOPPED before launched" in said, said
+    assert "cause: quota: " in said, said
+    assert "limit of 0 reached for VMS quota" in said
 
 
 def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:

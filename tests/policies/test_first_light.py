@@ -11,9 +11,11 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.first_light import (
     CAUSES,
     USUAL,
+    Rest,
     Seen,
     Step,
     diagnosis,
+    is_over,
     log_evidence,
     reached,
 )
@@ -66,6 +68,7 @@ MISTAKES = {
         "10.0.0.7:6818 did not answer in 3 s (no route to it)",
         "10.0.0.7:6818: No route to host",
         "233.252.0.1:6818: Network is unreachable",
+        "the machine does not reach join.head head:6817, which answers here",
     ),
     "wrong munge key": (
         "error: Munge decode failed: Invalid credential",
@@ -84,6 +87,8 @@ MISTAKES = {
     "wrong head address": (
         "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)",
         "slurmd: error: fetch_config: DNS SRV lookup failed",
+        "nobody answers at join.head: 10.0.0.1:6817 refuses the connection; SlurmctldPort is 6820",
+        "nobody answers at join.head: 10.0.0.9:6817 did not answer in 3 s (no route to it)",
     ),
     "quota": (
         "VcpuLimitExceeded: You have requested more vCPU capacity than your limit allows.",
@@ -105,6 +110,7 @@ MISTAKES = {
     "name that does not resolve": (
         'Could not connect to the endpoint URL: "https://ec2.example/"',
         "slurmd: error: resolve_ctls_from_dns_srv: getaddrinfo: Name or service not known",
+        "nobody answers at join.head: head.invalid:6817: No address associated with hostname",
     ),
     "missing user": ("error: uid 1005 not found on system", "slurmd: fatal: unknown user slurm"),
     "full disk": ("error: write: No space left on device", "SlurmdSpoolDir is full"),
@@ -117,6 +123,11 @@ def test_a_mistake_is_named_with_its_remedy(name: str, words: str) -> None:
     assert (found.name, found.step) == (name, Step.REGISTERED)
     assert found.remedy
     assert found.usual == ()
+
+
+def test_a_slurmctld_that_does_not_answer_is_no_missing_route() -> None:
+    found = diagnosis(Step.LAUNCHED, ["slurmctld: scontrol ping: timed out after 5 s"])
+    assert found.name == "no answer of slurmctld"
 
 
 def test_all_have_a_cause() -> None:
@@ -139,3 +150,84 @@ def test_of_the_log_only_lines_that_can_be_about_it_count_newest_first() -> None
         "[t] error: Node n1 has low real_memory size",
     ]
     assert log_evidence(lines, "n1") == (lines[3], lines[0])
+
+
+CONTACT = "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)"
+REFUSES = "10.0.0.7:6818 refuses the connection"
+SILENT = "10.0.0.7:6818 did not answer in 3 s (no route to it)"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "name"),
+    [
+        ((CONTACT, SILENT), "no route"),
+        ((CONTACT, REFUSES), "wrong head address"),
+        ((REFUSES, CONTACT), "closed port"),
+        ((REFUSES, "nobody answers at join.head: 10.0.0.1:1 refuses"), "wrong head address"),
+        ((CONTACT, REFUSES, "write: No space left on device"), "full disk"),
+    ],
+)
+def test_words_that_may_come_of_another_mistake_count_where_nothing_else_is_known(
+    pieces: tuple[str, ...], name: str
+) -> None:
+    assert diagnosis(Step.REACHED, pieces).name == name
+
+
+@pytest.mark.parametrize(
+    ("number", "release"), [(9728, "22.05"), (10752, "24.11"), (11520, "26.05")]
+)
+def test_a_protocols_version_is_told_by_its_release(number: int, release: str) -> None:
+    found = diagnosis(Step.REGISTERED, [f"error: Invalid Protocol Version {number} from uid=0"])
+    assert found.words == (
+        f"error: Invalid Protocol Version {number} (Slurm {release}'s) from uid=0"
+    )
+
+
+def test_a_version_that_nobody_knows_stays_a_number() -> None:
+    assert diagnosis(Step.JOB, ["Protocol Version 65280 from x"]).words.endswith("65280 from x")
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ("Sat Nov 21 12:00:05 2026", "7205 s ahead of"),
+        ("Sat Nov 21 09:59:00 2026", "60 s behind"),
+    ],
+)
+def test_clocks_that_differ_are_told_by_how_much(sent: str, words: str) -> None:
+    lines = [
+        "[t] error: Munge decode failed: Rewound credential",
+        f"[t] auth/munge: _print_cred: ENCODED: {sent}",
+        "[t] auth/munge: _print_cred: DECODED: Sat Nov 21 10:00:00 2026",
+        "[t] error: Check for out of sync clocks",
+    ]
+    found = diagnosis(Step.REGISTERED, log_evidence(lines, "n1"))
+    assert (found.name, found.words) == (
+        "clock off", f"out of sync clocks: the sender's is {words} the head's",
+    )  # fmt: skip
+
+
+GOES = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERING_DOWN"}))
+ENDED = replace(THERE, ended=9.0)
+
+
+@pytest.mark.parametrize(
+    ("rest", "over"),
+    [
+        (Rest(node=None), False),
+        (Rest(node=None, machines=(ENDED,)), False),
+        (Rest(node=BOOTS), False),
+        (Rest(node=BOOTS, machines=(ENDED,)), False),
+        (Rest(node=GOES), False),
+        (Rest(node=OFF), True),
+        (Rest(node=OFF, requested=True), False),
+        (Rest(node=OFF, launching=True), False),
+        (Rest(node=GOES, refused=True), True),
+        (Rest(node=GOES, refused=True, launching=True), False),
+        (Rest(node=GOES, machines=(THERE,)), False),
+        (Rest(node=GOES, machines=(ENDED,)), True),
+        (Rest(node=GOES, machines=(ENDED, THERE)), False),
+    ],
+)
+def test_it_is_over_when_no_machine_is_left_and_none_can_come(rest: Rest, *, over: bool) -> None:
+    assert is_over(rest) is over

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 LISTED_LATE = 10.0
 """Seconds for which a list may show as running what was killed."""
+PRINTED_LINES = 500
 
 
 class DockerProvider(HostedProvider[Container, DockerType]):
@@ -56,6 +57,22 @@ class DockerProvider(HostedProvider[Container, DockerType]):
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
         """Version, image and network of each host."""
         return preflight.examine(self._settings, self._engines)
+
+    def console(self, instance: str) -> str:
+        """The last lines that the container's program has printed, also of one that has ended.
+        Empty where there is no such container of ours.
+        """
+        with self._hosts.limited():
+            failed = self._unseen([instance])
+            one = self._ours.get(instance)
+            if one is None and failed:
+                raise failed[0]
+            if one is None:
+                return ""
+            printed = self._engines.call(
+                one.host, lambda client: client.logs(one.id, tail=PRINTED_LINES)
+            )
+        return bytes(printed).decode(errors="replace")
 
     def _ping(self, host: str) -> None:
         self._engines.call(host, _version)

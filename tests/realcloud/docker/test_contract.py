@@ -12,6 +12,7 @@ from docker_proxy import Fault, running_proxy
 
 from slurm_elastic.errors import CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState
+from slurm_elastic.protocols import Console
 from slurm_elastic.providers.docker.requests import CLUSTER
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
@@ -96,6 +97,20 @@ def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:
         provider.launch(spec_for(bed, provider, 1))
     wait_for(lambda: not provider.instances(), "it is no machine any more", lambda: "")
     assert bed.alive() == set()
+
+
+def test_what_a_container_printed_is_its_console_also_when_it_has_ended(bed: DockerBed) -> None:
+    said = "echo to the left; echo to the right >&2"
+    provider = bed.open(command=("sh", "-c", f"{said}; exec sleep infinity"))
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    both = {"to the left", "to the right"}
+    for ended in (False, True):
+        if ended:
+            provider.terminate([machine.id])
+        asked = bed.open()  # one that has not started it
+        assert isinstance(asked, Console)
+        wait_for(lambda a=asked: set(a.console(machine.id).split("\n")) >= both, "all is said", str)
+    assert asked.console("0123456789ab") == ""
 
 
 class TestDockerFaults(FaultContract):

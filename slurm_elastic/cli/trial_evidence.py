@@ -1,0 +1,125 @@
+"""Why the machine of a trial does not come: what its console, slurmctld's log and ports tell."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model_ledger import Machine
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.first_light import HEADLESS, Seen, Step, log_evidence
+from slurm_elastic.protocols import Console
+from slurm_elastic.providers import open_provider
+from slurm_elastic.slurm import siteconf
+
+PROBE = 3.0
+"""Seconds for a connection."""
+CONSOLE_LINES = 12
+SLURMCTLD_PORT = 6817
+_LOG_MOST = 1 << 20
+
+
+class Evidence:
+    """Of one trial, from its start on."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._probed = ""
+        self._log, self._port = _told_by_slurm(config)
+        self._from = 0
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._from = self._log.stat().st_size
+
+    def answers(self, machine: Machine, node: SlurmNode | None) -> bool:
+        """Whether slurmd's port where slurmctld looks for it (with join.ssh: SSH's) takes a
+        connection.
+        """
+        ssh, address, port = self._config.join.ssh, machine.instance.address or "", 6818
+        if ssh:
+            port = ssh.port
+        elif node is not None:
+            port = node.port or port
+            address = node.address if node.address not in ("", node.name) else address
+        self._probed = _probe(address, port)
+        return not self._probed
+
+    def why(self, made: tuple[Step, ...], seen: Seen, node: str) -> Iterator[str]:
+        """The best first."""
+        if Step.LAUNCHED not in made:
+            yield seen.refused
+        yield from self.logged(node)
+        console = self.console(seen.machine)
+        headless = any(HEADLESS in line for line in console)
+        astray, reached = self._head()
+        if headless:
+            yield astray
+        yield from reversed(console)
+        if Step.REACHED not in made:
+            yield self._probed
+        if headless:
+            yield reached
+        if Step.REGISTERED not in made:
+            yield astray
+        yield seen.refused
+        if seen.node is not None:
+            yield seen.node.reason
+
+    def logged(self, node: str) -> tuple[str, ...]:
+        """The lines of slurmctld's log since the start that say why the node does not come."""
+        if self._log is None:
+            return ()
+        with contextlib.suppress(OSError), open(self._log, errors="replace") as file:
+            file.seek(self._from)
+            return log_evidence(file.read(_LOG_MOST).splitlines(), node)
+        return ()
+
+    def console(self, machine: Machine | None) -> list[str]:
+        """The last lines that the machine has printed, where its cloud shows them."""
+        if machine is None:
+            return []
+        cloud = self._config.cloud(machine.instance.cloud)
+        try:
+            provider = open_provider(cloud, self._config.cluster, self._config)
+            text = provider.console(machine.instance.id) if isinstance(provider, Console) else ""
+        except Exception as error:  # noqa: BLE001 - whatever an SDK raises, the rest is told
+            return [f"the console cannot be read: {type(error).__name__}"]
+        return [line for line in text.splitlines() if line.strip()][-CONSOLE_LINES:]
+
+    def _head(self) -> tuple[str, str]:
+        """In words: that nobody answers at join.head, or that somebody does; one is empty."""
+        head = self._config.join.head
+        if head is None:
+            return "", ""
+        name, _, number = head.partition(":")
+        failed = _probe(name, int(number or SLURMCTLD_PORT))
+        if failed:
+            return f"nobody answers at join.head: {failed}; SlurmctldPort is {self._port}", ""
+        return "", f"the machine does not reach join.head {head}, which answers here"
+
+
+def _probe(address: str, port: int) -> str:
+    """Why nobody takes a connection there; empty: somebody does."""
+    place = f"{address}:{port}"
+    try:
+        with socket.create_connection((address, port), PROBE):
+            return ""
+    except TimeoutError:
+        return f"{place} did not answer in {PROBE:.0f} s (no route to it)"
+    except ConnectionRefusedError:
+        return f"{place} refuses the connection"
+    except OSError as error:
+        return f"{place}: {error.strerror or error}"
+
+
+def _told_by_slurm(config: Config) -> tuple[Path | None, str]:
+    """Where slurmctld logs to, if to a file, and its port."""
+    with contextlib.suppress(ConfigError, OSError):
+        site = siteconf.read(config.slurm.conf)
+        log, port = site.option("SlurmctldLogFile"), site.option("SlurmctldPort")
+        return Path(log.value) if log else None, port.value if port else str(SLURMCTLD_PORT)
+    return None, str(SLURMCTLD_PORT)
