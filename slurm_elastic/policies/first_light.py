@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import product
 
@@ -297,10 +297,15 @@ def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")
 
 
+_CTIME = "%a %b %d %H:%M:%S %Y"
+
+
 def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
     """By how much the clock of a credential's sender is off, as slurmctld prints both times."""
     found = [match for line in lines if (match := _MUNGED.search(line))]
-    times = {match[1]: datetime.strptime(match[2], "%a %b %d %H:%M:%S %Y") for match in found}
+    times = {
+        match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in found
+    }  # both are of one zone, and only their difference is told
     if len(times) < 2:
         return ()
     off = (times["ENCODED"] - times["DECODED"]).total_seconds()
