@@ -297,6 +297,8 @@ def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")
 
 
+NEVER = 1970
+"""The year of both times where a credential cannot be read, as with another key."""
 _CTIME = "%a %b %d %H:%M:%S %Y"
 
 
@@ -306,7 +308,7 @@ def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
     times = {
         match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in found
     }  # both are of one zone, and only their difference is told
-    if len(times) < 2:
+    if len(times) < 2 or any(when.year == NEVER for when in times.values()):
         return ()
     off = (times["ENCODED"] - times["DECODED"]).total_seconds()
     way = "ahead of" if off > 0 else "behind"

@@ -7,12 +7,10 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -22,6 +20,7 @@ from tests.e2e.trying import (
     CLI,
     Trying,
     conf_with,
+    config_with,
     in_namespaces,
     munged,
     no_namespaces,
@@ -81,16 +80,9 @@ def as_new(site: Sandbox) -> Iterator[None]:
     )
 
 
-def config_with(site: Sandbox, place: Path, changes: Mapping[str, Any]) -> Path:
-    """The configuration as ``try`` is to read it."""
-    config = place / "slurm-elastic.yaml"
-    config.write_text(yaml.safe_dump(yaml.safe_load(site.layout.config.read_text()) | changes))
-    return config
-
-
 def of_the_site(site: Sandbox, node: str) -> list[str]:
     """The slurmd of a machine that has nothing wrong."""
-    return ["slurmd", "-D", "-N", node, "-f", str(site.layout.slurm_conf)]
+    return ["slurmd", "-b", "-D", "-N", node, "-f", str(site.layout.slurm_conf)]
 
 
 def test_a_machine_is_followed_from_its_order_to_its_end(site: Sandbox) -> None:
@@ -108,7 +100,7 @@ def test_a_machine_is_followed_from_its_order_to_its_end(site: Sandbox) -> None:
 def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: str) -> None:
     site.ec2.fail(FAULTS[name])
     code, said = tried(site, "aws")
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before launched" in said, said
     assert f"cause: {name}: " in said, said
     assert "  do: " in said
@@ -118,7 +110,7 @@ def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: 
 
 def test_a_machine_on_which_nothing_answers(site: Sandbox) -> None:
     code, said = tried(site, "dead", "--timeout", "20")
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: closed port: 127.0.0.1:" in said, said
     assert steps(said) == ["asked", "launched", "running", "address", "ended"]

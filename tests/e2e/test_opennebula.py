@@ -129,7 +129,7 @@ def test_try_names_the_groups_quota(site: Sandbox) -> None:
     """The account may not read it: oned tells it when it refuses the order."""
     site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
     code, said = tried(site, "nebula")
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before launched" in said, said
     assert "cause: quota: " in said, said
     assert "limit of 0 reached for VMS quota" in said

@@ -15,7 +15,7 @@ from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
-from tests.e2e.trying import steps, tried
+from tests.e2e.trying import config_with, steps, tried
 from tests.e2e.world import back_to_zero, held, ledger, partition_of, submit_many
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
@@ -131,7 +131,7 @@ def test_try_follows_a_server_from_its_order_to_its_end(
 def test_try_names_novas_quota(site: Sandbox, control_plane: ControlPlane) -> None:
     control_plane.admin.quota(instances=0)
     code, said = tried(site, "stack")
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before launched" in said, said
     assert "cause: quota: " in said, said
     assert "the project's quota of instances is 0 and 0 are used" in said
@@ -139,15 +139,14 @@ def test_try_names_novas_quota(site: Sandbox, control_plane: ControlPlane) -> No
 
 def test_try_names_the_credentials_that_keystone_refuses(site: Sandbox, tmp_path: Path) -> None:
     """They were good when slurm-elasticd began: ``try`` asks with what the file has now."""
-    config = yaml.safe_load(site.layout.config.read_text())
-    (stack,) = [cloud for cloud in config["clouds"] if cloud["name"] == "stack"]
+    clouds = yaml.safe_load(site.layout.config.read_text())["clouds"]
+    (stack,) = [cloud for cloud in clouds if cloud["name"] == "stack"]
     words = yaml.safe_load(Path(stack["clouds_file"]).read_text())
     words["clouds"][stack["cloud"]]["auth"]["password"] = "that-of-last-month"
     stack["clouds_file"] = str(tmp_path / "clouds.yaml")
     Path(stack["clouds_file"]).touch(mode=0o600)
     Path(stack["clouds_file"]).write_text(yaml.safe_dump(words))
-    (tmp_path / "slurm-elastic.yaml").write_text(yaml.safe_dump(config))
-    code, said = tried(site, "stack", config=tmp_path / "slurm-elastic.yaml")
-    assert code == 1
+    code, said = tried(site, "stack", config=config_with(site, tmp_path, {"clouds": clouds}))
+    assert code == 1, said
     assert "STOPPED before launched" in said, said
     assert "cause: expired credentials: stack: " in said, said

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import yaml
 from patience import patience
 
+from slurm_elastic.config.configfile import UUID_FILE
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 
@@ -121,6 +125,14 @@ def conf_with(site: Sandbox, place: Path, changes: Mapping[str, str]) -> Path:
     conf = place / site.layout.slurm_conf.name
     conf.write_text(text)
     return conf
+
+
+def config_with(site: Sandbox, place: Path, changes: Mapping[str, Any]) -> Path:
+    """The configuration as ``try`` alone is to read it, with the cluster's UUID beside it."""
+    config = place / site.layout.config.name
+    config.write_text(yaml.safe_dump(yaml.safe_load(site.layout.config.read_text()) | changes))
+    shutil.copy(site.layout.config.with_name(UUID_FILE), place)
+    return config
 
 
 def in_namespaces(script: str) -> list[str]:

@@ -207,6 +207,15 @@ def test_clocks_that_differ_are_told_by_how_much(sent: str, words: str) -> None:
     )  # fmt: skip
 
 
+def test_a_credential_that_cannot_be_read_tells_nothing_of_clocks() -> None:
+    lines = [
+        "[t] error: Munge decode failed: Invalid credential",
+        "[t] auth/munge: _print_cred: ENCODED: Thu Jan 01 00:00:00 1970",
+        "[t] auth/munge: _print_cred: DECODED: Thu Jan 01 00:00:00 1970",
+    ]
+    assert diagnosis(Step.REGISTERED, log_evidence(lines, "n1")).name == "wrong munge key"
+
+
 GOES = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERING_DOWN"}))
 ENDED = replace(THERE, ended=9.0)
 

@@ -62,7 +62,9 @@ class FirstDay(ElasticWorld):
         }
         for name, mistake in mistakes.items():
             config["clouds"].append(boxes | {"name": name, "command": PRINTS} | mistake)
-            config["pools"].append(box | {"name": name, "cloud": name, "nodes": f"{name}1"})
+            config["pools"].append(
+                box | {"name": f"{name}-pool", "cloud": name, "nodes": f"{name}1"}
+            )
         return config
 
 
@@ -83,7 +85,7 @@ def test_a_container_is_followed_from_its_order_to_its_end(world: FirstDay) -> N
 
 def test_an_image_that_the_engine_does_not_have(world: FirstDay) -> None:
     code, said = world.try_("lost")
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before launched" in said, said
     assert "cause: wrong image: " in said, said
     assert "No such image: nobody/has:it" in said
@@ -92,7 +94,7 @@ def test_an_image_that_the_engine_does_not_have(world: FirstDay) -> None:
 
 def test_an_image_of_a_later_slurm(world: FirstDay) -> None:
     code, said = world.try_("newer", "--timeout", GIVEN_UP)
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before registered" in said, said
     assert "cause: other Slurm release: " in said, said
     assert "(Slurm 26.05's)" in said
@@ -101,7 +103,7 @@ def test_an_image_of_a_later_slurm(world: FirstDay) -> None:
 
 def test_a_network_without_a_route(world: FirstDay) -> None:
     code, said = world.try_("island", "--timeout", GIVEN_UP)
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: no route: " in said, said
     assert not world.running()
@@ -109,7 +111,7 @@ def test_a_network_without_a_route(world: FirstDay) -> None:
 
 def test_a_head_by_a_name_that_nobody_knows(world: FirstDay) -> None:
     code, said = world.try_("misled", "--timeout", GIVEN_UP)
-    assert code == 1
+    assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: name that does not resolve: " in said, said
     assert "head.invalid" in said
