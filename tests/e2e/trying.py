@@ -77,9 +77,12 @@ class Trying:
         self.process.send_signal(signal.SIGINT)
 
     def rest(self) -> int:
-        """Read to the end; the exit code."""
-        self.said += self.process.communicate(timeout=patience(LIMIT))[0]
-        return self.process.returncode
+        """Read to the end; the exit code. Not by ``communicate``: that knows nothing of the lines
+        that came together with the last one that was asked for.
+        """
+        assert self.process.stdout is not None
+        self.said += self.process.stdout.read()
+        return self.process.wait(patience(60))
 
 
 @contextmanager
