@@ -341,7 +341,7 @@ class Trial:
 
     def _why(self, seen: Seen, *, late: bool) -> Iterator[str]:
         """The best first."""
-        yield from self._evidence.why(self.made, seen, self.node)
+        yield from self._evidence.why(self.made, seen, self.node, self.pool.cloud)
         if late:
             yield f"it took longer than {self.timeout:.0f} s"
 

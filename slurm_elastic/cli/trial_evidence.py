@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.first_light import HEADLESS, Seen, Step, log_evidence
+from slurm_elastic.policies.first_light import HEADLESS, NAMELESS, Seen, Step, log_evidence
 from slurm_elastic.protocols import Console
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm import siteconf
@@ -20,6 +21,7 @@ PROBE = 3.0
 """Seconds for a connection."""
 CONSOLE_LINES = 12
 SLURMCTLD_PORT = 6817
+HEAD_VARIABLE = "SLURM_ELASTIC_HEAD"
 _LOG_MOST = 1 << 20
 
 
@@ -48,17 +50,19 @@ class Evidence:
         self._probed = _probe(address, port)
         return not self._probed
 
-    def why(self, made: tuple[Step, ...], seen: Seen, node: str) -> Iterator[str]:
+    def why(self, made: tuple[Step, ...], seen: Seen, node: str, cloud: str) -> Iterator[str]:
         """The best first."""
         if Step.LAUNCHED not in made:
             yield seen.refused
         yield from self.logged(node)
         console = self.console(seen.machine)
-        headless = any(HEADLESS in line for line in console)
-        astray, reached = self._head()
+        headless = any(re.search(rf"{HEADLESS}|{NAMELESS}", line) for line in console)
+        head = self._head_of(cloud)
+        astray, reached = self._answer_of(head)
         if headless:
             yield astray
-        yield from reversed(console)
+        for line in reversed(console):
+            yield f"{line} (its head is {head})" if re.search(NAMELESS, line) else line
         if Step.REACHED not in made:
             yield self._probed
         if headless:
@@ -90,10 +94,16 @@ class Evidence:
             return [f"the console cannot be read: {type(error).__name__}"]
         return [line for line in text.splitlines() if line.strip()][-CONSOLE_LINES:]
 
-    def _head(self) -> tuple[str, str]:
+    def _head_of(self, cloud: str) -> str:
+        """What machines of the cloud are told; empty: nothing. An ``environment`` of their own, as
+        containers have, comes before join.head.
+        """
+        own: Mapping[str, str] = getattr(self._config.cloud(cloud), "environment", {})
+        return own.get(HEAD_VARIABLE) or self._config.join.head or ""
+
+    def _answer_of(self, head: str) -> tuple[str, str]:
         """In words: that nobody answers at join.head, or that somebody does; one is empty."""
-        head = self._config.join.head
-        if head is None:
+        if not head:
             return "", ""
         name, _, number = head.partition(":")
         failed = _probe(name, int(number or SLURMCTLD_PORT))

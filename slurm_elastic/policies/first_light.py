@@ -117,7 +117,10 @@ class Cause(Struct, frozen=True):
 SLURMCTLD = "slurmctld: "
 """Before what one of Slurm's commands says that got no answer."""
 HEADLESS = "Unable to contact slurm controller"
-"""What a slurmd prints that does not reach slurmctld."""
+NAMELESS = (
+    r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"
+)
+"""What a slurmd prints that does not reach slurmctld, or cannot look its name up."""
 _HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
 
 CAUSES: tuple[Cause, ...] = (
@@ -286,12 +289,14 @@ LOG_WORDS = re.compile(
 
 def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
     """The lines of slurmctld's log that tell why a node does not come, newest first: of this node,
-    or of whoever could not be understood. Where clocks differ, by how much comes before them.
+    or of whoever could not be understood. First comes what tells most:
+    by how much clocks differ, then the number of a protocol.
     """
     read = [line.strip() for line in lines]
     told = [line for line in read if "error" in line or LOG_WORDS.search(line)]
     mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
-    return (*_clocks(read), *reversed(mine))
+    best = sorted(reversed(mine), key=lambda line: not _PROTOCOL.search(line))
+    return (*_clocks(read), *best)
 
 
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")

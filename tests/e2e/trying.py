@@ -81,7 +81,8 @@ class Trying:
         that came together with the last one that was asked for.
         """
         assert self.process.stdout is not None
-        self.said += self.process.stdout.read()
+        with self.process.stdout as rest:
+            self.said += rest.read()
         return self.process.wait(patience(60))
 
 
