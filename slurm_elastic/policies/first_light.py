@@ -295,8 +295,8 @@ def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
     read = [line.strip() for line in lines]
     told = [line for line in read if "error" in line or LOG_WORDS.search(line)]
     mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
-    best = sorted(reversed(mine), key=lambda line: not _PROTOCOL.search(line))
-    return (*_clocks(read), *best)
+    newest = mine[::-1]
+    return (*_clocks(read), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
 
 
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")

@@ -37,6 +37,7 @@ DEAD = {
     "name": "dead", "cloud": "aws", "nodes": "dead[1-6]", "markets": ["on-demand"],
     "instance_types": ["c5.large"], **SIZE,
 }  # fmt: skip
+SILENT = {**DEAD, "name": "silent", "nodes": "silent1"}
 STRANGER = "games"
 """A user of this host that some machines do not have."""
 FAULTS = {
@@ -58,8 +59,8 @@ ROOM = "16k"
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Machines of the pool ``dead`` have no slurmd: a test may play one."""
     return sandbox(
-        static_nodes=1, drop=("onprem",), never_boot="dead[1-6]", suspend_time=8.0,
-        suspend_timeout=5.0, elastic={"pools": [DEAD]}, groups=("nogroup", "root", STRANGER),
+        static_nodes=1, drop=("onprem",), never_boot="dead[1-6],silent1", suspend_time=8.0,
+        suspend_timeout=5.0, elastic={"pools": [DEAD, SILENT]}, groups=("nogroup", "root", STRANGER),
     )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: 
 
 
 def test_a_machine_on_which_nothing_answers(site: Sandbox) -> None:
-    code, said = tried(site, "dead", "--timeout", "20")
+    code, said = tried(site, "silent", "--timeout", "20")
     assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: closed port: 127.0.0.1:" in said, said
