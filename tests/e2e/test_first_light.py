@@ -198,6 +198,7 @@ def test_a_machine_that_is_told_a_wrong_head(
 def test_a_user_that_the_machine_does_not_have(site: Sandbox, tmp_path: Path) -> None:
     trial = Trying(site, "dead", "--user", STRANGER)
     slurmd = " ".join(of_the_site(site, trial.node()))
+    trial.machine()  # one that boots in no time has booted before slurmctld asks for it
     script = f"""\
 grep -v '^{STRANGER}:' /etc/passwd >{tmp_path}/passwd
 mount --bind {tmp_path}/passwd /etc/passwd
@@ -213,6 +214,7 @@ exec {slurmd}"""
 def test_a_machine_whose_disk_is_full(site: Sandbox, tmp_path: Path) -> None:
     trial = Trying(site, "dead", "--user", "nobody")
     node = trial.node()
+    trial.machine()
     spool = site.layout.dir / "spool" / node
     spool.mkdir(exist_ok=True)
     script = f"""\
