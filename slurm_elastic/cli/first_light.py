@@ -60,6 +60,10 @@ PERIOD = 1.0
 SILENCE = 60.0
 """Seconds for which slurmctld may answer nothing, as a busy one does, before it is told."""
 COMMAND = 60.0
+NO_USER = 67
+"""The exit code of the job whose user the machine does not know (EX_NOUSER of sysexits.h): Slurm
+starts it all the same, as slurmctld tells slurmd the name (measured on 22.05).
+"""
 JOB_TIME = 180.0
 END_TIME = 300.0
 LOOKED_FOR = 600.0
@@ -362,7 +366,7 @@ class Trial:
         words = [
             "sbatch", "--parsable", f"--partition={partition}", f"--nodelist={self.node}",
             "--nodes=1", "--ntasks=1", "--time=2", "--job-name=slurm-elastic-try",
-            "--output=/dev/null", "--chdir=/", "--wrap=hostname",
+            "--output=/dev/null", "--chdir=/", f"--wrap=id -un || exit {NO_USER}; hostname",
         ]  # fmt: skip
         done = self._sh(*words, as_user=True)
         number = done.stdout.strip().partition(";")[0]
@@ -378,6 +382,8 @@ class Trial:
         words = [node.reason] if node and (is_drained(node) or is_down(node)) else []
         if job is None:
             return words
+        if job.has_ended and job.exit_code == NO_USER:
+            return [f"no such user on the machine: {self.user.pw_name}, uid {self.user.pw_uid}"]
         if job.has_ended:
             return [*words, f"job {job.id} is {' '.join(sorted(job.states))}, exit {job.exit_code}"]
         if "PENDING" in job.states and job.restarts:
