@@ -92,7 +92,7 @@ def running(argv: Sequence[str], log: Path, **environment: str) -> Iterator[None
     with log.open("wb") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-            env=os.environ | environment,
+            env=os.environ | environment, cwd=log.parent,
         )  # fmt: skip
     try:
         yield
