@@ -33,6 +33,7 @@ EXTRAS = (
     "metrics",
     "opennebula",
     "openstack",
+    "redfish",
     "sandbox",
     "ssh",
 )

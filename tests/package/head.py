@@ -1,4 +1,4 @@
-"""A head node to install packages on: this host's own Debian under a layer that is thrown away."""
+"""A head node to install packages on: a Debian of its own under a layer that is thrown away."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ BOOT = Path(__file__).parent / "boot"
 
 
 class Head:
-    """It has processes, mounts and a systemd of its own, and this host's network."""
+    """It has processes, mounts, a loopback and a systemd of its own, and this host's kernel."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, root: Path, packages: Path) -> None:
         self.directory = directory
         self._log = directory / "console"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-                 "--ipc", "--uts", "--cgroup", str(BOOT), str(directory)],
+                 "--ipc", "--uts", "--cgroup", "--net", str(BOOT), str(directory), str(root), str(packages)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -39,7 +39,7 @@ class Head:
         """What a command of root's there says; AssertionError if it fails."""
         done = subprocess.run(
             ["nsenter", "--target", self._init(), "--mount", "--pid", "--ipc", "--uts",
-             "--cgroup", "/usr/bin/env", "-i", "HOME=/root", "LANG=C.UTF-8", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive",
+             "--cgroup", "--net", "/usr/bin/env", "-i", "HOME=/root", "LANG=C.UTF-8", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive",
              *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, check=False, timeout=patience(seconds),
@@ -70,12 +70,22 @@ class Head:
         return children[0] if children else ""
 
 
+def root(release: str, package: Path) -> Path:
+    """A Debian of that release, and all that it needs to install the package."""
+    told = subprocess.run(
+        [Path(__file__).parent / "root", release, package],
+        capture_output=True, text=True, check=False, timeout=patience(600),
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    return Path(told.stdout.strip())
+
+
 @contextmanager
-def head() -> Iterator[Head]:
-    """One that is up; nothing of it is left."""
+def head(root: Path, packages: Path) -> Iterator[Head]:
+    """One that is up, on top of ``root``, with these packages; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix="slurm-elastic-head.", dir="/var/tmp"))
     try:
-        machine = Head(directory)
+        machine = Head(directory, root, packages)
         try:
             eventually(machine.running, 60, machine.console)
             yield machine

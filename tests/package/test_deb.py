@@ -1,20 +1,18 @@
-"""The .deb on a head node with a real systemd: installed, upgraded while jobs run, refused, purged."""
+"""The .deb on minimal Debians with a real systemd: installed, used, upgraded while jobs run, refused, purged."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from patience import eventually, patience
 
-from tests.package.head import Head, head
+from tests.package.head import Head, head, root
 
 REPO = Path(__file__).parents[2]
 SITE = "/srv/site"
@@ -27,66 +25,66 @@ site = Sandbox.attach(Path("{SITE}"))
 site.slurmctld_stop()
 site.slurmctld_start()
 """
+WRITTEN = f"""
+from pathlib import Path
+from slurm_elastic.sandbox.build import host_name
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.spec import site_conf
+saved = Layout(dir=Path("{SITE}")).read()
+print(site_conf(saved.spec, saved.ports, host_name()), end="")
+"""
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a head node"),
 ]
 
 
+OLDER = "57f2543d"
+"""A commit of an earlier release's state, from which is upgraded where this clone has it."""
+
+
+def has(commit: str) -> bool:
+    if shutil.which("git") is None:
+        return False
+    told = subprocess.run(
+        ["git", "-c", f"safe.directory={REPO}", "-C", REPO, "cat-file", "-e", f"{commit}^{{commit}}"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    return told.returncode == 0
+
+
 @pytest.fixture(scope="module")
-def deb() -> Iterator[Path]:
-    work = Path(f"/var/tmp/slurm-elastic-deb-{os.getpid()}")
+def work() -> Iterator[Path]:
+    directory = Path(f"/var/tmp/slurm-elastic-deb-{os.getpid()}")
     try:
-        told = subprocess.run(
-            [REPO / "scripts" / "package", "deb", "--quick", "--output", work],
-            capture_output=True, text=True, check=False, timeout=patience(400),
-        )  # fmt: skip
-        assert told.returncode == 0, told.stdout + told.stderr
-        yield Path(told.stdout.splitlines()[-1])
+        yield directory
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def newer(deb: Path) -> Path:
-    """The package as a later revision: another control file beside the same data."""
-    made, rest = bytearray(b"!<arch>\n"), memoryview(deb.read_bytes())[8:]
-    while rest:
-        head, size = bytes(rest[:60]), int(rest[48:58])
-        body, rest = bytes(rest[60 : 60 + size]), rest[60 + size + size % 2 :]
-        if head.startswith(b"control.tar "):
-            body = revised(body)
-        made += head[:48] + f"{len(body):<10}".encode() + head[58:] + body + b"\n" * (len(body) % 2)
-    path = deb.with_name("newer.deb")
-    path.write_bytes(made)
-    return path
-
-
-def revised(control: bytes) -> bytes:
-    made = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(control)) as old,
-        tarfile.open(fileobj=made, mode="w") as new,
-    ):
-        for member in old:
-            file = old.extractfile(member) if member.isfile() else None
-            text = file.read() if file else b""
-            if member.name == "./control":
-                text = re.sub(rb"(?m)^(Version: .*?)-1~", rb"\1-2~", text)
-                member.size = len(text)
-            new.addfile(member, io.BytesIO(text))
-    return made.getvalue()
+def built(work: Path, *options: str) -> Path:
+    told = subprocess.run(
+        [REPO / "scripts" / "package", "deb", "--quick", "--output", work, *options],
+        capture_output=True, text=True, check=False, timeout=patience(600),
+    )  # fmt: skip
+    assert told.returncode == 0, told.stdout + told.stderr
+    return Path(told.stdout.splitlines()[-1])
 
 
 def install(machine: Head, deb: Path) -> str:
-    return machine.run("dpkg", "--force-unsafe-io", "--install", str(deb), seconds=300)
+    """By apt, which resolves what it needs. Nobody is there to be asked about files that the site changed."""
+    keep = "Dpkg::Options::=--force-confold"
+    return machine.run(
+        "apt-get", "install", "-y", "-o", keep, f"/srv/packages/{deb.name}", seconds=300
+    )
 
 
 def site(machine: Head) -> None:
-    """A sandbox of the package's, whose services are systemd's from here on."""
+    """A sandbox of the package's, whose services are systemd's from here on. Its own node is taken."""
     machine.shell(
         # Its slurmd's want the kind of control groups that this host has.
         "exec unshare --mount bash -ec 'mount --rbind /run/host-cgroup /sys/fs/cgroup;"
-        f" exec slurm-elastic sandbox up --dir {SITE} --boot 2 --suspend-time 20'",
+        f" exec slurm-elastic sandbox up --dir {SITE} --static 1 --boot 2 --suspend-time 10'",
         seconds=200,
     )
     machine.shell(
@@ -104,20 +102,30 @@ def site(machine: Head) -> None:
         systemctl start {BOTH}
         """
     )
+    taken = batch(machine, 3000)
+    eventually(lambda: ran_on(machine, taken) == "st1", 60, lambda: logs(machine))
 
 
 def batch(machine: Head, seconds: int) -> str:
+    """A plain job of a user's, for a whole machine of whichever cloud."""
     answer = machine.shell(
         f"{ENV} setpriv --reuid=nobody --regid=nogroup --clear-groups"
-        f" sbatch --parsable --partition=aws --exclusive --wrap 'sleep {seconds}'"
+        f" sbatch --parsable --exclusive --wrap 'sleep {seconds}'"
     )
     return answer.split()[-1]
 
 
 def state(machine: Head, job: str) -> str:
-    found = re.search(
-        r"JobState=(\w+)", machine.shell(f"{ENV} scontrol show job {job}", check=False)
-    )
+    return field(machine, job, "JobState")
+
+
+def ran_on(machine: Head, job: str) -> str:
+    return field(machine, job, "NodeList")
+
+
+def field(machine: Head, job: str, name: str) -> str:
+    told = machine.shell(f"{ENV} scontrol show job {job}", check=False)
+    found = re.search(rf"(?m)^ +{name}=(\w+)", told)
     return found[1] if found else ""
 
 
@@ -125,23 +133,42 @@ def active(machine: Head) -> list[str]:
     return machine.run("systemctl", "is-active", *BOTH.split(), check=False).split()
 
 
-def test_from_the_first_installation_to_the_purge(deb):
-    with head() as machine:
-        assert "slurm-elastic " in install(machine, deb)
-        # Nothing is started, nor will be; what a person needs is there.
-        assert active(machine) == ["inactive", "inactive"]
-        enabled = machine.run("systemctl", "is-enabled", *BOTH.split(), check=False).split()
-        assert enabled == ["disabled", "disabled"]
-        assert machine.run("man", "-w", "slurm-elastic-conf", "slurm-elasticd").count(".gz") == 2
-        owned = machine.run("dpkg", "-S", "/etc/default/slurm-elastic")
-        assert owned.startswith("slurm-elastic:")
+@pytest.mark.parametrize("release", ["bookworm", "trixie"])
+@pytest.mark.parametrize("older", [OLDER if has(OLDER) else ""], ids=lambda c: c or "same-tree")
+def test_from_the_first_installation_to_the_purge(work, release, older):
+    """Where history lacks the older release, the same tree is upgraded from, as a lower revision."""
+    old = built(work, "--release", release, "--revision", "0", *(("--of", older) if older else ()))
+    new = built(work, "--release", release)
+    with head(root(release, new), work) as machine:
+        install(machine, old)
+        machine.run("apt-get", "install", "-y", "slurmd", seconds=300)  # a sandbox's machines
+        nothing_runs_yet(machine)
 
         site(machine)
-        before = machine.path(f"{SITE}/etc/slurm.conf.before-slurm-elastic").read_bytes()
-        upgraded_with_jobs(machine, newer(deb))
+        before = as_the_site_wrote_it(machine)
+        upgraded_with_jobs(machine, new)
         refused_while_a_job_runs(machine)
 
         purge(machine, before)
+
+
+def nothing_runs_yet(machine: Head) -> None:
+    """Nothing is started, nor will be; what a person needs is there."""
+    assert active(machine) == ["inactive", "inactive"]
+    enabled = machine.run("systemctl", "is-enabled", *BOTH.split(), check=False).split()
+    assert enabled == ["disabled", "disabled"]
+    for page in ("man1/slurm-elastic-conf.1.gz", "man8/slurm-elasticd.8.gz"):
+        assert machine.path(f"/usr/share/man/{page}").exists()
+    owned = machine.run("dpkg", "-S", "/etc/default/slurm-elastic")
+    assert owned.startswith("slurm-elastic:")
+    assert "slurm-elastic" in machine.run("slurm-elastic", "--version")
+
+
+def as_the_site_wrote_it(machine: Head) -> bytes:
+    """slurm.conf without anything of ours, by nothing that installs or uninstalls."""
+    text = machine.shell(f"/opt/slurm-elastic/bin/python -c '{WRITTEN}'").encode()
+    assert machine.path(f"{SITE}/etc/slurm.conf").read_bytes() != text
+    return text
 
 
 def purge(machine: Head, before: bytes) -> None:
@@ -167,10 +194,13 @@ def purge(machine: Head, before: bytes) -> None:
 
 
 def upgraded_with_jobs(machine: Head, deb: Path) -> None:
-    """A job runs through the upgrade; another one's request comes while no service is there."""
+    """Jobs run through the upgrade; another one's request comes while no service is there."""
     assert active(machine) == ["active", "active"], machine.run("journalctl", "-n40")
-    running = batch(machine, 60)
-    eventually(lambda: state(machine, running) == "RUNNING", 120, lambda: logs(machine))
+    running = [batch(machine, 45) for _ in range(3)]
+    for job in running:
+        eventually(lambda job=job: state(machine, job) == "RUNNING", 120, lambda: logs(machine))
+    # The site's own cloud first, then the public one.
+    assert sorted(ran_on(machine, job)[:2] for job in running) == ["op", "op", "pu"]
     first = machine.run("systemctl", "show", "--property=MainPID", *BOTH.split())
     machine.run("systemctl", "stop", "slurm-elasticd")
     requests = machine.path(f"{SITE}/state/requests")
@@ -181,8 +211,9 @@ def upgraded_with_jobs(machine: Head, deb: Path) -> None:
     install(machine, deb)
     assert active(machine) == ["active", "active"], logs(machine)
     assert machine.run("systemctl", "show", "--property=MainPID", *BOTH.split()) != first
-    assert "-2~" in machine.run("dpkg-query", "-W", "slurm-elastic")
-    for job in (running, waiting):
+    assert "SLURM_CONF" in machine.path("/etc/default/slurm-elastic").read_text()
+    assert "-1~" in machine.run("dpkg-query", "-W", "slurm-elastic")
+    for job in (*running, waiting):
         eventually(lambda job=job: state(machine, job) == "COMPLETED", 180, lambda: logs(machine))
 
 
