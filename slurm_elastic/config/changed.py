@@ -73,7 +73,8 @@ def _policies(policies: P, change: LimitChange) -> P:
 
 def scope_named(config: Config, text: str) -> str:
     """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
-    its kind in front. Raises ConfigError where there is none, or more than one.
+    its kind in front; where a cloud's only pool has its name, that cloud. Raises ConfigError where
+    there is none, or more than one.
     """
     by_name = {"cluster": [""], **{payer: [payer] for payer in config.policies.payer_budgets}}
     for one in config.clouds:
@@ -85,6 +86,8 @@ def scope_named(config: Config, text: str) -> str:
     found = by_name.get(text, [])
     if len(found) == 1:
         return found[0]
+    if [pool.name for pool in config.pools if pool.cloud == text] == [text]:
+        return scope_of_cloud(text)
     if found:
         raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(found)}")
     known = ", ".join(name for name in by_name if ":" not in name or name.startswith(_PAYERS))

@@ -115,7 +115,7 @@ def opened_by_a_person(site: Sandbox) -> None:
 
 
 def tried(site: Sandbox) -> None:
-    said = ours(site, "try", "cloud:aws", "--yes", "--user", "nobody")
+    said = ours(site, "try", "aws", "--yes", "--user", "nobody")
     assert all(f" {step} " in said for step in Step), said
     site.wait_for(lambda: not machines(site), PATIENCE, "the machine is ended")
 
