@@ -28,7 +28,7 @@ def compose(site: Facts, found: Sequence[Found], given: Answers) -> str:
         f"# Made by `slurm-elastic init` from {site.conf}. docs/configuration.md has all keys.",
         f"cluster: {{name: {site.cluster}}}",
         *_slurm(site),
-        *_who(given),
+        *_who(site, given),
         *_money(given),
         *_join(given, clouds),
         *_checkpoint(given),
@@ -52,12 +52,15 @@ def _slurm(site: Facts) -> Iterator[str]:
     yield f"slurm: {{conf: {site.conf}, user: {site.user}}}"
 
 
-def _who(given: Answers) -> Iterator[str]:
+def _who(site: Facts, given: Answers) -> Iterator[str]:
     yield ""
     yield "# Who may use the clouds, and for how long. Public ones stay shut while nobody is named."
     parts = [f"accounts: [{', '.join(given.accounts)}]"] if given.accounts else []
     if given.max_time is not None:
         parts.append(f"max_time: {format_duration(given.max_time)}")
+    if given.max_time is not None and site.max_time is None and site.default_time is None:
+        yield "# Jobs that name no time have no end: none starts in a cloud until this has a"
+        yield "# default_time, such as default_time: 4h."
     yield f"who: {{{', '.join(parts)}}}"
 
 

@@ -17,8 +17,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """``cpus`` and ``memory`` (MiB) are the shape that most nodes have; ``max_time`` (s) is the
-    default partition's, None without a bound; ``taken`` are names of nodes and partitions.
+    """``cpus`` and ``memory`` (MiB) are the shape that most nodes have; ``max_time`` and
+    ``default_time`` (s) are the default partition's, None without one; ``taken`` are names of nodes
+    and partitions.
     """
 
     conf: str
@@ -30,6 +31,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     memory: int
     nodes: int
     max_time: float | None
+    default_time: float | None
     auth: str
     accounting: str
     taken: frozenset[str]
@@ -54,6 +56,7 @@ def facts(path: Path) -> Facts:
         memory=memory,
         nodes=len(site.node_names),
         max_time=_seconds(default.get("maxtime")) if default else None,
+        default_time=_seconds(default.get("defaulttime")) if default else None,
         auth=_text(site, "AuthType", "auth/munge").removeprefix("auth/"),
         accounting=_accounting(site),
         taken=frozenset({*site.node_names, *partitions}),
