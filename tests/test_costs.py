@@ -184,6 +184,7 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
     assert max(map(len, out.splitlines())) <= 80
     assert "physics" in out
     assert "(unused: idle)" in out
+    assert out.splitlines()[1].split() == ["ACCOUNT", "DOLLARS", "$/H", "SHARE"]
     assert "$1.080000 in all, of 4 machines" in out
     assert "checked: parts sum to the charge in each of " in out
     assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
@@ -197,6 +198,9 @@ def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixt
     table = list(csv.DictReader(io.StringIO(out)))
     assert sum(Decimal(row["dollars"]) for row in table) == Decimal("1.08")
     assert {row["user"] for row in table} == {line["key"] for line in document["lines"]}
+    rates = [float(row["dollars_per_hour"]) for row in table]
+    assert rates == [line["dollars_per_hour"] for line in document["lines"]]
+    assert sum(rates) == pytest.approx(1.08 / 12, abs=1e-5), "in the mean of the twelve hours"
 
 
 @pytest.mark.parametrize(

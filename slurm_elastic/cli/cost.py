@@ -41,6 +41,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "with its reason. All parts sum to the charge, which is checked. Users see their own jobs.",
         epilog=examples(
             "slurm-elastic cost --by user --since 7d",
+            "slurm-elastic cost --by user --since 1h",
             "slurm-elastic cost --since 2026-10-01 --until 2026-11-01 --format csv",
         ),
     )
@@ -109,7 +110,12 @@ def run(args: argparse.Namespace) -> int:
 def document(costs: Costs) -> dict[str, object]:
     """The document of ``cost --format json``, version 1: money in whole micro-dollars."""
     lines = [
-        {"key": line.key, "micro_dollars": line.micro, "unused": line.unused}
+        {
+            "key": line.key,
+            "micro_dollars": line.micro,
+            "unused": line.unused,
+            "dollars_per_hour": round(_rate(line, costs), 6),
+        }
         | ({"unused_micro_dollars": line.micro_unused} if line.micro_unused else {})
         for line in costs.lines
     ]
@@ -135,7 +141,7 @@ def render(costs: Costs, console: Console) -> None:
         console.print("Shown is your own jobs' part of the machines that they used.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(str(costs.by).upper(), overflow="fold")
-    for name in ("DOLLARS", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
+    for name in ("DOLLARS", "$/H", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for line in costs.lines[:MOST_LINES]:
         table.add_row(*_cells(line, costs))
@@ -155,8 +161,13 @@ def render(costs: Costs, console: Console) -> None:
 def _cells(line: Line, costs: Costs) -> list[str]:
     name = f"(unused: {line.key})" if line.unused else line.key
     share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
-    cells = [name, _dollars(line.micro), share]
+    cells = [name, _dollars(line.micro), f"{_rate(line, costs):.4f}", share]
     return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])
+
+
+def _rate(line: Line, costs: Costs) -> float:
+    """Dollars an hour, in the mean of the time that was asked for."""
+    return line.micro / 1e6 / ((costs.until - costs.since) / 3600)
 
 
 def _has_unused(costs: Costs) -> bool:
@@ -165,10 +176,19 @@ def _has_unused(costs: Costs) -> bool:
 
 def _print_csv(costs: Costs) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([str(costs.by), "dollars", "unused", "unused_dollars"])
+    columns = ["dollars", "unused", "unused_dollars", "dollars_per_hour"]
+    writer.writerow([str(costs.by), *columns])
     for line in costs.lines:
         unused = line.micro if line.unused else line.micro_unused
-        writer.writerow([line.key, _plain(line.micro), int(line.unused), _plain(unused)])
+        writer.writerow(
+            [
+                line.key,
+                _plain(line.micro),
+                int(line.unused),
+                _plain(unused),
+                f"{_rate(line, costs):.6f}",
+            ]
+        )
 
 
 def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
