@@ -487,7 +487,7 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     document = json.loads(mine.stdout)
     assert document["own_jobs_only"]
     assert [(x["key"], x["micro_dollars"]) for x in document["lines"]] == [("physics", 200_000)]
-    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000"]
+    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000,0.020000"]
     assert (focus.returncode, focus.stdout) == (1, "")
     assert "is for root and SlurmUser" in focus.stderr
 
