@@ -207,7 +207,10 @@ def test_nodes_that_are_up_are_left_alone(world: World) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        (Pause(scope="pool:nope"), r"'pool:nope' is no cloud, pool, nor account or user with a budget"),
+        (
+            Pause(scope="pool:nope"),
+            r"'pool:nope' is no cloud, pool, nor account or user with a budget",
+        ),
         (LimitChange(scope="pool:burst", key="nodes", value=1), "pool burst has no limit 'nodes'"),
         (LimitChange(scope="", key="nodes", value=1.5), "nodes is a number of machines from 0 on"),
         (LimitChange(scope="", key="per_day", value=0), "per_day is an amount of dollars above 0"),
