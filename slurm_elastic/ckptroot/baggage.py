@@ -215,11 +215,7 @@ class Baggage:
         """
         with self._as_user():
             for path, state in reversed(self._fresh.items()):  # what is in a directory before it
-                with contextlib.suppress(OSError):
-                    if stat.S_ISDIR(os.lstat(path).st_mode):
-                        os.rmdir(path)
-                    elif _state(path) == state:
-                        os.unlink(path)
+                _remove_unchanged(path, state)
         self._fresh = {}
 
     def _read_record(self) -> dict[str, tuple[int, int]]:
@@ -308,6 +304,15 @@ def _check_is_open(path: str, seen: os.stat_result) -> None:
     """Refused for a directory whose files would be missed, as its user may not list or enter it."""
     if stat.S_ISDIR(seen.st_mode) and ~seen.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
         raise Refused(f"{path} cannot be looked through with the rights of its user")
+
+
+def _remove_unchanged(path: str, state: tuple[int, int]) -> None:
+    """A directory with something in it stays, and so does what cannot be removed."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            os.rmdir(path)
+        elif _state(path) == state:
+            os.unlink(path)
 
 
 def _state(path: str) -> tuple[int, int] | None:

@@ -1,8 +1,10 @@
-"""The values of options, for argparse: each type says what it expected."""
+"""Options: the one that all services have; and values, of which each type says what it expected."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
 """The configuration that the services' units name, too."""
@@ -11,6 +13,15 @@ CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
 MOST = 10**9
 """No number of an option is larger: 31 years, where it is seconds."""
 _SHOWN = 24
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """The option ``--config`` of a service."""
+    default = os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG
+    parser.add_argument(
+        "--config", type=Path, default=Path(default), metavar="FILE",
+        help="read this configuration (default: %(default)s)",
+    )  # fmt: skip
 
 
 def seconds(text: str) -> int:

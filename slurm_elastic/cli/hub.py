@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
-from slurm_elastic.cli.local_agent import serve, uid_of
+from slurm_elastic.cli.root_service import serve, uid_of
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -49,11 +50,7 @@ def parser() -> argparse.ArgumentParser:
         "firewall. slurm-elasticd says which machines may come.",
         epilog=examples("slurm-elastic-hub --config /etc/slurm-elastic/slurm-elastic.yaml"),
     )
-    default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
-    made.add_argument(
-        "--config", type=Path, default=Path(default), metavar="FILE",
-        help="read this configuration (default: %(default)s)",
-    )  # fmt: skip
+    add_config(made)
     return made
 
 

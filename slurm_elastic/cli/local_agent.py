@@ -6,24 +6,19 @@ import argparse
 import logging
 import os
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.cli.arguments import pause
+from slurm_elastic.cli.arguments import add_config, pause
 from slurm_elastic.cli.helptext import Command, examples
+from slurm_elastic.cli.root_service import serve, uid_of
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
-from slurm_elastic.local.listening import Server
 from slurm_elastic.providers.local.settings import LocalCloud
-from slurm_elastic.signals import on_end
-from slurm_elastic.slurm.account import account
-
-log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,11 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "as root, for slurm-elasticd.",
         epilog=examples("slurm-elastic-local --cloud onprem"),
     )
-    default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
-    made.add_argument(
-        "--config", type=Path, default=Path(default), metavar="FILE",
-        help="read this configuration (default: %(default)s)",
-    )  # fmt: skip
+    add_config(made)
     made.add_argument(
         "--cloud", help="serve this cloud; needed only if there are several local ones"
     )
@@ -105,30 +96,6 @@ def _settings(config: Config, cloud: LocalCloud, arguments: argparse.Namespace) 
         boot=arguments.boot,
         never_boot=frozenset(expand(arguments.never_boot) if arguments.never_boot else ()),
     )
-
-
-def uid_of(config: Config) -> int:
-    """SlurmUser's; ConfigError where there is no such user."""
-    try:
-        return account(config.slurm.user).pw_uid
-    except KeyError:
-        raise ConfigError(f"slurm.user: there is no user {config.slurm.user!r}") from None
-
-
-def serve(answer: Callable[[bytes], bytes], path: Path, uids: set[int]) -> None:
-    """Answer these users at the socket until SIGTERM."""
-    server = Server(path, uids, answer)
-
-    def stop() -> None:
-        log.info("stopping")
-        # shutdown() waits for serve_forever(), which runs in this very thread.
-        threading.Thread(target=server.shutdown).start()
-
-    on_end(stop)
-    log.info("serving socket=%s", path)
-    with server:
-        server.serve_forever(poll_interval=0.2)
-    path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

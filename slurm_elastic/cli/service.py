@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic import statedir
+from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
@@ -26,7 +27,6 @@ from slurm_elastic.store.trouble import PASSING
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONFIG = Path("/etc/slurm-elastic/slurm-elastic.yaml")
 _HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
 
 
@@ -94,11 +94,7 @@ def on_stop(stop: Callable[[], object]) -> None:
 def parser_of(name: str, about: str) -> argparse.ArgumentParser:
     """The options of every service; ``about`` says what it does."""
     parser = Command(prog=name, description=about, epilog=examples(f"{name} --log-level debug"))
-    default = os.environ.get("SLURM_ELASTIC_CONFIG", str(DEFAULT_CONFIG))
-    parser.add_argument(
-        "--config", type=Path, default=Path(default), metavar="FILE",
-        help="read this configuration (default: %(default)s)",
-    )  # fmt: skip
+    add_config(parser)
     levels = ("debug", "info", "warning", "error")
     parser.add_argument(
         "--log-level", choices=levels, default="info",

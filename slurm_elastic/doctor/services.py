@@ -36,15 +36,8 @@ _STRAYS = (
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, what it last heard, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why:
-        yield Finding(
-            what="daemon",
-            level=Level.WRONG,
-            found=why.partition("; do: ")[0],
-            expected="a ledger that can be written",
-            advice=f"{why.partition('; do: ')[2]}; slurm-elasticd goes on by itself then",
-        )
+    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+        yield _cannot_write("daemon", why, "a ledger", "slurm-elasticd")
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield from _by_ledger(config, ledger, mark.beat if mark else None, now)
@@ -88,15 +81,19 @@ def _by_ledger(
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     """Whether slurm-elastic-ckptman can keep what it does."""
     mark = read_mark(config.state, CKPTMAN_MARK)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why:
-        yield Finding(
-            what="checkpoints",
-            level=Level.WRONG,
-            found=why.partition("; do: ")[0],
-            expected="a state directory that can be written",
-            advice=f"{why.partition('; do: ')[2]}; slurm-elastic-ckptman goes on by itself then",
-        )
+    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+        yield _cannot_write("checkpoints", why, "a state directory", "slurm-elastic-ckptman")
+
+
+def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
+    found, _, remedy = why.partition("; do: ")
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=found,
+        expected=f"{place} that can be written",
+        advice=f"{remedy}; {service} goes on by itself then",
+    )
 
 
 def _clock(

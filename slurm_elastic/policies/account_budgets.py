@@ -51,6 +51,8 @@ def barring(over: Mapping[str, Overdrawn], account: str, user: str) -> Overdrawn
     """Why a job of these gets no new machine, if it does not: by the budget that keeps it longest.
     ``over`` has the scopes that are over theirs.
     """
+    if not over:  # as for nearly every job of a long queue
+        return None
     found = [over[scope] for scope in scopes(payer(account, user)) if scope in over]
     return max(found, default=None)
 

@@ -22,6 +22,7 @@ from slurm_elastic.errors import CapacityError, ProviderError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, left
+from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
 
@@ -80,7 +81,7 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
-        self._location = settings.location
+        self._place = (settings.name, settings.location)
         self._types = types
         self._threads = settings.threads
         self._cluster = cluster
@@ -143,7 +144,7 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
             answers = self._hosts.answered(hosts, lambda host: (host, self._rooms(host, types)))
         rooms = dict(answers)
         return tuple(
-            self._offer(name, kind, host, market, rooms[host][name])
+            typed_offer(self._place, name, kind, host, market, rooms[host][name])
             for name, kind in types.items()
             for host in hosts
             if host in rooms
@@ -201,22 +202,6 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         """That each host answers."""
         with self._hosts.limited():
             self._hosts.everywhere(self._ping)
-
-    def _offer(self, name: str, kind: Kind, host: str, market: Market, room: Room) -> Offer:
-        return Offer(
-            cloud=self.name,
-            location=self._location,
-            instance_type=name,
-            zone=host,
-            market=market,
-            price=kind.price,
-            cpus=kind.cpus,
-            memory=kind.memory,
-            gres=kind.gres,
-            on_demand_price=kind.price,
-            free=room[0],
-            free_reason=room[1],
-        )
 
     def _rooms(self, host: str, types: Mapping[str, Kind]) -> Mapping[str, Room]:
         return self._room(host, types, self._rows(host))

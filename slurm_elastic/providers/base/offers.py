@@ -4,8 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.model import Offer, Pool
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.model import Location, Market, Offer, Pool
+
+Room = tuple[int | None, str]
+"""How many more of a type there is room for (None: nobody tells), and why no more."""
+
+NOT_TOLD: Room = (None, "")
+
+
+def typed_offer(
+    place: tuple[str, Location],
+    name: str,
+    kind: InstanceType,
+    zone: str,
+    market: Market,
+    room: Room = NOT_TOLD,
+) -> Offer:
+    """An offer of the type ``name`` at the price ($/h) that the configuration gives it. ``place``:
+    the cloud's name, and where it is.
+    """
+    free, why = room
+    return Offer(
+        cloud=place[0],
+        location=place[1],
+        instance_type=name,
+        zone=zone,
+        market=market,
+        price=kind.price,
+        on_demand_price=kind.price,
+        cpus=kind.cpus,
+        memory=kind.memory,
+        gres=kind.gres,
+        free=free,
+        free_reason=why,
+    )
 
 
 def plain_offers(
@@ -14,21 +47,9 @@ def plain_offers(
     """Of each type that the pool takes and that is ``there``, in each zone, on each market that
     both have. ``free`` as of ``Offer``.
     """
-    types = settings.shapes
+    types, place = settings.shapes, (settings.name, settings.location)
     return tuple(
-        Offer(
-            cloud=settings.name,
-            location=settings.location,
-            instance_type=name,
-            zone=zone,
-            market=market,
-            price=types[name].price,
-            on_demand_price=types[name].price,
-            cpus=types[name].cpus,
-            memory=types[name].memory,
-            gres=types[name].gres,
-            free=free,
-        )
+        typed_offer(place, name, types[name], zone, market, (free, ""))
         for name in pool.instance_types or types
         if name in types and name in there
         for zone in settings.known_zones

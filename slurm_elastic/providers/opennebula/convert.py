@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import ONE_ZONE
-from slurm_elastic.model import Instance, InstanceState, Market, Offer
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -131,27 +131,6 @@ def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
         state=state_of(one),
         launched=one.started,
         address=one.address,
-    )
-
-
-def offer(
-    settings: OpenNebulaCloud, name: str, market: Market, free: int | None, why: str
-) -> Offer:
-    """A type of machine, of which there is room for so many more (None: nobody tells)."""
-    kind = settings.types[name]
-    return Offer(
-        cloud=settings.name,
-        location=settings.location,
-        instance_type=name,
-        zone=ONE_ZONE,
-        market=market,
-        price=kind.price,
-        cpus=kind.cpus,
-        memory=kind.memory,
-        gres=kind.gres,
-        on_demand_price=kind.price,
-        free=free,
-        free_reason=why,
     )
 
 

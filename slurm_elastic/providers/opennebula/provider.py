@@ -26,6 +26,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.tags import decided
@@ -94,13 +95,13 @@ class OpenNebulaProvider:
         markets = [m for m in pool.markets if m is not Market.SPOT]
         if not markets or (pool.zones and ONE_ZONE not in pool.zones):
             return ()
-        found = []
+        place, found = (self.name, self._settings.location), []
         for name in pool.instance_types or self._settings.types:
             kind = self._settings.types.get(name)
             template = self._template_or_none(kind) if kind else None
             if kind is not None and template is not None:
-                free, why = self._room(template)
-                found += [convert.offer(self._settings, name, m, free, why) for m in markets]
+                room = self._room(template)
+                found += [typed_offer(place, name, kind, ONE_ZONE, m, room) for m in markets]
         return tuple(found)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:

@@ -19,6 +19,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Level, Market, Notice, Offer, Pool
+from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.base.user_data import read_parts
@@ -31,7 +32,7 @@ from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.launch import Launch
 from slurm_elastic.providers.openstack.notices import Notices
-from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,13 @@ class OpenStackProvider:
             return ()
         limits = self._limits()
         flavors = self._catalog.flavors()
-        found = []
+        place, found = (self.name, self._settings.location), []
         for name in pool.instance_types or self._settings.types:
             kind, flavor = self._settings.types.get(name), flavors.get(name)
             if kind is not None and flavor is not None:
                 free = room(limits, flavor.vcpus, flavor.ram)
                 found += [
-                    self._offer(name, kind, zone, market, free)
+                    typed_offer(place, name, kind, zone, market, free)
                     for zone in zones
                     for market in markets
                 ]
@@ -176,24 +177,6 @@ class OpenStackProvider:
         return tuple(found)
 
     # offers
-
-    def _offer(
-        self, name: str, kind: Flavor, zone: str, market: Market, free: tuple[int | None, str]
-    ) -> Offer:
-        return Offer(
-            cloud=self.name,
-            location=self._settings.location,
-            instance_type=name,
-            zone=zone,
-            market=market,
-            price=kind.price,
-            cpus=kind.cpus,
-            memory=kind.memory,
-            gres=kind.gres,
-            on_demand_price=kind.price,
-            free=free[0],
-            free_reason=free[1],
-        )
 
     def _limits(self) -> dict[str, object]:
         answer = self._call("compute", "GET", "/limits")
