@@ -24,7 +24,10 @@ from .engine import REPO, Engine
 from .world import HEAD, ContainerWorld, Host
 
 SUDOERS = REPO / "etc" / "sudoers.d-slurm-elastic"
-CONF = "KillWait=10\nSlurmdTimeout=30\nMinJobAge=600\n"
+CONF = "KillWait=10\nSlurmdTimeout=180\nBatchStartTimeout=180\nMinJobAge=600\n"
+"""A host that stands still for half a minute, on a busy machine, is no host that is lost: tests that
+count restarts say themselves that one is.
+"""
 
 COUNTER = """\
 #!/bin/bash

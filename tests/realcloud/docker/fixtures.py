@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from .engine import Engine, NoEngine, running_engine
+from .world import ContainerWorld
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """On failure the report has what every daemon of the test's containers said last."""
+    report = yield
+    worlds = getattr(item, "funcargs", {}).values() if report.failed else ()
+    for world in worlds:
+        if isinstance(world, ContainerWorld):
+            report.sections.append((f"state of {world.id}", world.state()))
+            report.sections.append((f"logs of {world.id}", world.logs()))
+    return report
 
 
 @pytest.fixture(scope="session")
