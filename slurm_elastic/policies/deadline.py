@@ -116,7 +116,8 @@ def uniform(race: Race) -> Choice:
         later = replace(race, now=race.now + 2 * race.restart)
         if race.spot and later.ahead:
             return Choice(Where.SPOT, "a spot machine is to be had, and the job is ahead")
-        return Choice(Where.ON_DEMAND, "the job is behind its line")
+        why = "the job is behind its line" if race.spot else "no spot machine is to be had"
+        return Choice(Where.ON_DEMAND, why)
     if race.spot:
         return Choice(Where.SPOT, "a spot machine is to be had")
     return _without(waits=race.ahead)

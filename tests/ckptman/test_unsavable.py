@@ -70,6 +70,7 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
     begins(world, 7)
     world.until(lambda: bool(world.state.unsavable()))
     assert world.now - world.job(7).start <= 120
+    assert world.saver.calls.count(("checkpoint", 7)) == 2, "once may be chance"
     (verdict,) = world.state.unsavable().values()
     assert (verdict.job, verdict.why) == (7, "it holds a lock on a file")
     first, second = lines(world)

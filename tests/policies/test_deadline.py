@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.deadline import Choice, Race, Where, choose, uniform
+from slurm_elastic.policies.deadline import Choice, Race, Where, choose, greedy, pay, uniform
 from slurm_elastic.simulate.deadline import Finish, race
 
 AT_EASE = Race(
@@ -31,6 +31,16 @@ AT_EASE = Race(
             "are there for 29 s only",
         ),
         ({"spot": True, "where": Where.ON_DEMAND, "up": 30.0}, Where.SPOT, "is to be had"),
+        (
+            {"spot": True, "where": Where.ON_DEMAND, "price": 0.0, "up": 24.0},
+            Where.ON_DEMAND,
+            "are there for 24 s only",
+        ),
+        (
+            {"spot": True, "where": Where.ON_DEMAND, "price": 0.0, "up": 25.0},
+            Where.SPOT,
+            "is to be had",
+        ),
         ({"spot": True, "up": 0.0}, Where.SPOT, "is to be had"),
         ({"spot": True}, Where.SPOT, "is to be had"),
         ({"spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
@@ -53,6 +63,67 @@ def test_the_choice(change: dict[str, object], where: Where, reason: str) -> Non
     choice = choose(replace(AT_EASE, **change))
     assert choice.where is where
     assert reason in choice.reason
+
+
+@pytest.mark.parametrize(("up", "where"), [(1799.0, Where.ON_DEMAND), (1800.0, Where.SPOT)])
+def test_half_an_hour_of_spot_machines_is_enough_where_restarts_are_long(
+    up: float, where: Where
+) -> None:
+    long = replace(
+        AT_EASE, deadline=100_000, restart=1000, price=0.1, spot=True, where=Where.ON_DEMAND
+    )
+    assert choose(replace(long, up=up)).where is where
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "reason"),
+    [
+        ({"now": 200}, Where.WAITING, "ahead of its line"),
+        ({"now": 201}, Where.ON_DEMAND, "no spot machine is to be had, and the job is behind"),
+        ({"now": 300, "spot": True}, Where.SPOT, "is to be had"),
+        ({"now": 570, "spot": True}, Where.SPOT, "is to be had"),
+        ({"now": 571, "spot": True}, Where.ON_DEMAND, "only 29 s may still be lost"),
+        ({"now": 570, "spot": True, "starting": 1.0}, Where.ON_DEMAND, "only 29 s"),
+        ({"now": 585, "spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
+        ({"now": 586, "spot": True, "where": Where.SPOT}, Where.ON_DEMAND, "only 14 s"),
+        ({"now": 585, "where": Where.SPOT}, Where.ON_DEMAND, "only 15 s may still be lost"),
+        ({"where": Where.SPOT}, Where.WAITING, "no spot machine is to be had"),
+        ({"where": Where.ON_DEMAND}, Where.ON_DEMAND, "no spot machine is to be had"),
+        ({"now": 180, "spot": True, "where": Where.ON_DEMAND}, Where.SPOT, "the job is ahead"),
+        ({"now": 181, "spot": True, "where": Where.ON_DEMAND}, Where.ON_DEMAND, "is behind"),
+    ],
+)
+def test_uniform_progress_stays_by_its_line(
+    change: dict[str, object], where: Where, reason: str
+) -> None:
+    choice = uniform(replace(AT_EASE, **change))
+    assert choice.where is where
+    assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "reason"),
+    [
+        ({}, Where.WAITING, "there is time"),
+        ({"spot": True}, Where.SPOT, "is to be had"),
+        ({"now": 575}, Where.WAITING, "there is time"),
+        ({"now": 575, "spot": True}, Where.SPOT, "is to be had"),
+        ({"now": 576, "spot": True}, Where.ON_DEMAND, "only 24 s may still be lost"),
+        ({"now": 575, "starting": 10.0}, Where.WAITING, "there is time"),
+        ({"now": 576, "where": Where.ON_DEMAND}, Where.ON_DEMAND, "only 24 s"),
+    ],
+)
+def test_greedy_pays_only_once_there_is_just_time_left(
+    change: dict[str, object], where: Where, reason: str
+) -> None:
+    choice = greedy(replace(AT_EASE, **change))
+    assert choice.where is where
+    assert reason in choice.reason
+
+
+@pytest.mark.parametrize("spot", [True, False])
+def test_who_only_pays_rides_no_spot_machine(*, spot: bool) -> None:
+    assert pay(replace(AT_EASE, spot=spot)).where is Where.ON_DEMAND
 
 
 @given(

@@ -174,8 +174,12 @@ def test_words_that_may_come_of_another_mistake_count_where_nothing_else_is_know
 
 
 @pytest.mark.parametrize(
-    ("number", "release"), [(9728, "22.05"), (10752, "24.11"), (11520, "26.05")]
-)
+    ("number", "release"),
+    [
+        (9216, "20.11"), (9472, "21.08"), (9728, "22.05"), (9984, "23.02"), (10240, "23.11"),
+        (10496, "24.05"), (10752, "24.11"), (11008, "25.05"), (11264, "25.11"), (11520, "26.05"),
+    ],
+)  # fmt: skip
 def test_a_protocols_version_is_told_by_its_release(number: int, release: str) -> None:
     found = diagnosis(Step.REGISTERED, [f"error: Invalid Protocol Version {number} from uid=0"])
     assert found.words == (

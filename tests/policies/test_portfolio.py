@@ -24,6 +24,7 @@ from slurm_elastic.policies.portfolio import (
     shrunk,
     top_up,
     usage_of,
+    week_cost,
 )
 
 THREE_YEARS = 3 * 365 * 24
@@ -40,6 +41,28 @@ def test_the_breakeven_shares_of_2014(
     heavier: ReservedClass, lighter: ReservedClass | None, share: float
 ) -> None:
     assert breakeven(heavier, lighter, 2.40) * 100 == pytest.approx(share, abs=0.1)
+
+
+ALL = ReservedClass(name="all", term=1000, upfront=1000, price=0.5, always=True)
+
+
+@pytest.mark.parametrize(
+    ("heavier", "lighter", "share"),
+    [
+        (ReservedClass(name="r", term=1000, upfront=300, price=1.4), None, 0.3),
+        (ReservedClass(name="r", term=1000, upfront=300, price=2.4), None, float("inf")),
+        (ALL, None, 1500 / 2400),
+        (ALL, ReservedClass(name="r", term=1000, upfront=300, price=2.0), 1200 / 2000),
+        # Both are paid for the whole term, used or not: the cheaper one is better from 0 on.
+        (ReservedClass(name="b", term=1000, upfront=1250, price=0.25, always=True), ALL, 0.0),
+        (ReservedClass(name="b", term=1000, upfront=1251, price=0.25, always=True), ALL,
+         float("inf")),
+    ],
+)  # fmt: skip
+def test_the_breakeven_is_where_the_upfront_payment_is_earned(
+    heavier: ReservedClass, lighter: ReservedClass | None, share: float
+) -> None:
+    assert breakeven(heavier, lighter, 2.4) == pytest.approx(share)
 
 
 def test_at_the_breakeven_both_classes_cost_the_same() -> None:
@@ -132,6 +155,23 @@ def test_a_steady_use_is_reserved_once_a_term() -> None:
     year = (ReservedClass(name="year", term=52 * WEEK, upfront=100, price=0.2),)
     usage = usage_of([16] * WEEK * 67)
     assert online(usage, year, 1.0) == (Bought(4, 0, 16), Bought(56, 0, 16))
+
+
+def test_a_machine_that_comes_later_is_reserved_once_its_use_has_lasted() -> None:
+    year = (ReservedClass(name="year", term=52 * WEEK, upfront=100, price=0.2),)
+    usage = usage_of([1] * WEEK * 8 + [2] * WEEK * 20)
+    assert online(usage, year, 1.0) == (Bought(4, 0, 1), Bought(9, 0, 1))
+
+
+def test_a_week_is_paid_by_the_count_of_each_class() -> None:
+    light, heavy = SHORT
+    row = [168.0, 100.0, 40.0]
+    assert week_cost(row, (1, 1), (heavy, light), 1.0) == pytest.approx(
+        (168 * 0.5 + 100 / 4) + (100 * 0.9 + 20 / 4) + 40 * 1.0
+    )
+    assert week_cost(row, (0, 0), (heavy, light), 1.0) == pytest.approx(308)
+    with pytest.raises(ValueError, match="shorter"):
+        week_cost(row, (1,), (heavy, light), 1.0)
 
 
 def test_nothing_is_bought_for_a_machine_that_is_hardly_used() -> None:

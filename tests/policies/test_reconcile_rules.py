@@ -334,6 +334,24 @@ def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
     assert kinds(world) == {"doubt": 1, "end-missing": 1}
 
 
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ({"decided": NOW - 299, "shown": False}, False),
+        ({"decided": NOW - 300, "shown": False}, True),
+        ({"decided": NOW + 1, "shown": False}, True),
+        ({"decided": NOW - 299}, True),
+        ({"decided": NOW - 4000, "misses": 2}, False),
+    ],
+)
+def test_a_missing_machine_has_ended_unless_the_cloud_may_still_hide_it(
+    change: dict[str, object], *, ends: bool
+) -> None:
+    """Five minutes for one that no read has had; a launch in the future is of a clock set back."""
+    found = kinds(view(OFF, known=(replace(MISSED, **change),)))
+    assert ("end-missing" in found) is ends
+
+
 def test_of_two_machines_the_newer_stays() -> None:
     older = replace(KNOWN, id="i-0", generation="g0")
     world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))

@@ -118,6 +118,26 @@ def test_a_price_over_the_bid_saves_since_it_rose() -> None:
     assert of_price("n1", (), 0.1) is None
 
 
+@pytest.mark.parametrize(
+    ("prices", "since"),
+    [
+        ([0.2], 0),
+        ([0.05, 0.2], 1),
+        ([0.2, 0.05, 0.2, 0.3], 2),
+        ([0.2, 0.10, 0.11], 2),
+        ([0.2, 0.05], None),
+        ([0.2, 0.10], None),
+        ([0.05], None),
+    ],
+)
+def test_a_price_threatens_while_the_last_one_is_over_the_bid(
+    prices: list[float], since: int | None
+) -> None:
+    found = of_price("n1", tuple((NOW + at, price) for at, price in enumerate(prices)), 0.10)
+    assert (found and found.since) == (None if since is None else NOW + since)
+    assert found is None or found.why == f"price ${prices[-1]:.4f} is over the bid of $0.1000"
+
+
 def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
     found = [of_limit(job(limit=120), 10.0, 2, renewed, NOW) for renewed in (0, 1, 2)]
     assert [t and (t.answer, t.until) for t in found] == [
