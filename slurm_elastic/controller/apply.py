@@ -332,6 +332,7 @@ def adopt(
     found = [i for i in seen if i.id in wanted]
     worst = _worst_prices(site, found)
     for instance in found:
+        site.unadopted[instance.cloud, instance.id] = instance
         try:
             before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
         except (SlurmElasticError, sqlite3.Error) as error:
@@ -340,10 +341,32 @@ def adopt(
         except Exception:
             log.exception("not adopted, tried again id=%s", instance.id)
             continue
+        del site.unadopted[instance.cloud, instance.id]
         why = wanted[instance.id] if before is None else _back(before, instance)
         if instance.id in doubts:
             why += f"; its tags are not believed: {doubts[instance.id]}"
         site.record(CORRELATION, "adopted", (instance.node,), why)
+
+
+UNADOPTED = "it was gone before the ledger could be written again"
+
+
+def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
+    """Write down machines that the ledger could not take in while they lived, and that ``seen``, a
+    whole list of their cloud, lacks: they were paid until about now. One that the list was wrong
+    about is adopted again.
+    """
+    there = {i.id for i in seen}
+    waiting = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
+    for instance in waiting:
+        try:
+            _take_in(site, instance, 0.0)
+            site.ledger.ended(cloud, [instance.id], UNADOPTED, site.now())
+        except (SlurmElasticError, sqlite3.Error) as error:
+            log.warning("not written down yet id=%s error=%s", instance.id, error)
+            continue
+        del site.unadopted[cloud, instance.id]
+        site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
 
 
 def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:

@@ -17,7 +17,7 @@ from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Limits, Offer, Pool, Usage
+from slurm_elastic.model import Instance, Limits, Offer, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -44,7 +44,8 @@ class Site:
     ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
     forgotten is tried once more, and found too large again. ``blocked``: by cloud, why nothing may
     be started there before the site allows it. ``unreadable``: by cloud, why its last list could
-    not be read; a cloud that was not read yet is not in it.
+    not be read; a cloud that was not read yet is not in it. ``unadopted``: machines, by cloud and
+    id, that the ledger could not take in yet.
     """
 
     config: Config
@@ -64,6 +65,7 @@ class Site:
     oversized: dict[int, Barred] = field(default_factory=dict)
     blocked: Mapping[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from slurm_elastic.audit_trail import list_subject
-from slurm_elastic.controller.apply import CORRELATION, apply
+from slurm_elastic.controller.apply import CORRELATION, account_for_gone, apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
 from slurm_elastic.ledger import Health
@@ -51,6 +51,8 @@ class Round:
     def _run(self) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
         snapshot = reader.read()
+        if snapshot.listed is not None:
+            account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())
         self._standing = due.standing
         if due.waiting:

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
 from slurm_elastic.heartbeat import read_mark
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.schema import LEDGER_TABLES
 from slurm_elastic.store.refuge import COPY, LOOK
@@ -418,3 +418,37 @@ def test_what_is_bought_after_the_file_was_away_is_known_without_it(world: Endur
     (after,) = world.ledger.machines(ended_since=0.0)
     assert before.ended is not None
     assert (after.instance.id, after.ended) == (before.instance.id, before.ended)
+
+
+def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paid, and lists told of it."""
+    world = EnduringWorld(tmp_path)
+    run_one(world, 1, "pub1")
+    (machine,) = world.machines_of("pub1")
+    world.stop()
+    for path in world.dir.glob("ledger.db*"):
+        path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "adopt", broken_disk)
+        world.start()
+        world.advance(60)
+        assert machine not in rows(world)
+        world.clouds["pub"].terminate([machine])
+        world.advance(60)
+        assert machine not in rows(world)
+    world.advance(60)
+    row = rows(world)[machine]
+    assert row.ended is not None
+    assert row.instance.launched < world.now - 180 < row.ended <= world.now
+    assert "gone before the ledger could be written" in (row.why or "")
+    world.close()
+
+
+def broken_disk(*_: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def rows(world: World) -> dict[str, Machine]:
+    return {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
