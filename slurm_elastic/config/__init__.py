@@ -183,7 +183,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def cloud(self, name: str) -> CloudSettings:
         """The cloud of that name (KeyError where there is none)."""
-        return next(c for c in self.clouds if c.name == name)
+        for cloud in self.clouds:
+            if cloud.name == name:
+                return cloud
+        raise KeyError(name)
 
     def suspend_time(self, cloud: CloudSettings) -> float:
         """Seconds a machine of that cloud may be idle: the cloud's own timing, else the general."""

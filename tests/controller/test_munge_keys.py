@@ -10,6 +10,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from patience import patience
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
+from slurm_elastic.controller import munge_keys
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.munge_keys import (
     HostKey,
     KnownHosts,
     MungeKeys,
+    PushError,
+    Target,
     host_key,
     printed_keys,
 )
@@ -33,6 +37,7 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm import keyset
 from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.testing.in_memory import Inline
 from tests.real_sshd import Sshd, make_key
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -99,9 +104,9 @@ class Bed:
         self.keys = MungeKeys(self.site, config.join.ssh, mark=str(self.mark), pause=0.2)
         return self.keys
 
-    def machine(self, ident: str = "i-1", node: str = "pub1") -> None:
+    def machine(self, ident: str = "i-1", node: str = "pub1", cloud: str = "aws") -> None:
         one = Instance(
-            id=ident, cloud="aws", node=node, generation=new_generation(self.now),
+            id=ident, cloud=cloud, node=node, generation=new_generation(self.now),
             instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
             state=InstanceState.RUNNING, launched=self.now, address="127.0.0.1",
         )  # fmt: skip
@@ -224,6 +229,62 @@ def test_a_machine_is_tried_until_it_has_booted(bed: Bed) -> None:
     bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
     with bed.sshd.running():
         bed.until(lambda: "key-brought" in bed.kinds())
+
+
+def test_a_machine_that_boots_is_left_in_peace_between_two_tries(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def nobody_there(target: Target, *_: object) -> None:
+        tries.append(target.address)
+        raise PushError("Connection refused")
+
+    monkeypatch.setattr(munge_keys, "push", nobody_there)
+    bed.open(known=bed.sshd.host_key)
+    clock = [100.0]
+    site = replace(bed.site, monotonic=lambda: clock[0])
+    ssh = bed.site.config.join.ssh
+    assert ssh is not None
+    keys = MungeKeys(site, ssh, mark=str(bed.mark), worker=Inline(), pause=5.0)
+    bed.machine()
+
+    def begun(until: float) -> int:
+        while clock[0] < until:
+            keys.tick()
+            clock[0] += 1.0
+        return len(tries)
+
+    assert begun(107.0) == 1, "the answer is seen at 102 s, and the next try is due five later"
+    assert begun(109.0) == 2
+
+
+def test_what_goes_wrong_in_an_unknown_way_is_told_and_tried_again(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody thought of that")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(munge_keys, "push", broken)
+        bed.open(known=bed.sshd.host_key)
+        bed.machine()
+        bed.until(lambda: "a try fails in an unknown way id=i-1" in caplog.text)
+        assert "nobody thought of that" in caplog.text
+    with bed.sshd.running():
+        bed.until(lambda: "key-brought" in bed.kinds())
+
+
+def test_what_is_no_public_key_is_refused_with_its_words() -> None:
+    with pytest.raises(ValueError, match="'hello there' is no public key"):
+        host_key("hello there")
+
+
+def test_machines_of_a_cloud_that_left_the_configuration_get_no_key(bed: Bed) -> None:
+    keys = bed.open(known=bed.sshd.host_key)
+    bed.machine(cloud="gone")
+    keys.tick()
+    assert (keys._running, bed.kinds()) == ({}, [])
 
 
 def test_it_waits_until_the_console_has_the_key(bed: Bed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import socket
 import stat
@@ -350,6 +351,57 @@ def test_a_nudge_reads_the_queue_at_once(serve: Serve, connect: Connect, slurm: 
     slurm.remove_job(7)
     server.nudge()
     assert client.answer() == "go job is gone\n"
+
+
+def test_a_newcomer_does_not_wait_out_a_slow_pause(
+    serve: Serve, connect: Connect, slurm: FakeSlurm
+) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.fail_next.append(BROKEN)  # after which the next look is due in ten minutes
+    serve(poll=0.01, slow_poll=600)
+    connect(7, "pub1")
+    wait_until(lambda: not slurm.fail_next)
+    slurm.set_job(8, "CONFIGURING", nodes=("pub2",))
+    slurm.set_node("pub2", *UP)
+    assert connect(8, "pub2").answer() == "go nodes are up\n"
+
+
+def test_a_nudge_ends_a_slow_pause(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.fail_next.append(BROKEN)
+    server = serve(poll=0.01, slow_poll=600)
+    client = connect(7, "pub1")
+    wait_until(lambda: not slurm.fail_next)
+    slurm.remove_job(7)
+    server.nudge()
+    assert client.answer() == "go job is gone\n"
+
+
+def test_without_descriptors_a_prolog_waits_until_there_are_some(
+    serve: Serve, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(60)
+        with no_descriptor_left():
+            link.connect(str(path))
+            wait_until(lambda: "cannot accept a prolog reason=" in caplog.text)
+        link.sendall(b'{"job": 7, "nodes": "pub1"}\n')
+        assert link.makefile().readline() == "go job is gone\n"
+    assert not server.failed
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """This process can open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first = os.dup(0)
+    os.close(first)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # The watch: what is read, and when.

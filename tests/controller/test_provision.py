@@ -125,6 +125,21 @@ def test_the_smaller_job_gets_what_the_larger_one_leaves(many: World) -> None:
     assert set(many.slurm.queue()[2].nodes) == {"m1", "m2"}
 
 
+def test_what_a_launch_leaves_of_a_clouds_room_is_for_those_that_wait_for_their_turn(
+    tmp_path: Path,
+) -> None:
+    world = build(tmp_path, max_booting=2)
+    world.clouds["pub"].limit(SPOT, 5)
+    del world.clouds["pub"].offers  # type: ignore[attr-defined]  # which say what there is
+    together(world, *[(n,) for n in MANY[:5]])
+    world.tick()
+    assert nodes_of(world.alive()) == ["m1", "m2"]
+    world.advance(60)
+    assert nodes_of(world.alive()) == list(MANY[:5])
+    assert world.ledger.holds() == (), "nobody was sent away meanwhile"
+    world.close()
+
+
 def test_single_node_jobs_are_one_call_and_take_what_there_is(many: World) -> None:
     many.clouds["pub"].limit(SPOT, 3)
     together(many, *[(n,) for n in MANY[:5]])

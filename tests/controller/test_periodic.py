@@ -1,0 +1,127 @@
+"""Tasks that are done again and again: when the next look is due, and what a failure does."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.controller.periodic import PeriodicTask, tick_all
+from slurm_elastic.errors import SlurmError
+from tests.controller.world import Inline, World
+
+BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+
+
+class Bed:
+    """Looks on a clock that only the test moves."""
+
+    def __init__(self, world: World) -> None:
+        self.clock = 1000.0
+        self.site = replace(world.site, monotonic=lambda: self.clock)
+        self.looks: list[float] = []
+        self.takes = 0.0
+        self.wrong: Exception | None = None
+
+    def task(self, **settings: Any) -> PeriodicTask:
+        return PeriodicTask(self.site, Inline(), self.look, "looking", **settings)  # type: ignore[arg-type]
+
+    def look(self) -> None:
+        self.looks.append(self.clock)
+        self.clock += self.takes
+        if self.wrong is not None:
+            raise self.wrong
+
+    def until(self, end: float, *tasks: PeriodicTask) -> list[float]:
+        """The looks that are begun by then, ticking each second."""
+        while self.clock < end:
+            tick_all(tasks)
+            self.clock += 1.0
+        return self.looks
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bed(world: World) -> Bed:
+    return Bed(world)
+
+
+def test_the_first_look_is_due_at_once_and_the_next_a_period_later(bed: Bed) -> None:
+    assert bed.until(1025.0, bed.task(period=10.0)) == [1000.0, 1010.0, 1020.0]
+
+
+def test_a_look_that_takes_long_is_done_less_often(bed: Bed) -> None:
+    bed.takes = 2.0
+    assert bed.until(1065.0, bed.task(period=10.0, pace=20.0)) == [1000.0, 1042.0]
+
+
+def test_after_a_failure_the_next_look_may_be_due_sooner(bed: Bed) -> None:
+    bed.wrong = BROKEN
+    task = bed.task(period=10.0, again=3.0)
+    bed.until(1004.0, task)
+    bed.wrong = None
+    assert bed.until(1020.0, task) == [1000.0, 1003.0, 1006.0, 1016.0]
+
+
+def test_without_such_a_word_it_is_due_as_ever(bed: Bed) -> None:
+    bed.wrong = BROKEN
+    assert bed.until(1015.0, bed.task(period=10.0)) == [1000.0, 1010.0]
+
+
+def test_one_that_is_at_an_end_looks_no_more(bed: Bed) -> None:
+    task = bed.task(period=10.0)
+    task.end()
+    assert bed.until(1030.0, task) == []
+
+
+def test_one_that_ends_while_it_looks_does_so_for_the_last_time(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = bed.task(period=10.0)
+    look: Callable[[], None] = bed.look
+    monkeypatch.setattr(task, "_look", lambda: (look(), task.end()))
+    assert bed.until(1030.0, task) == [1000.0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (BROKEN, "slurm cannot be read or changed: "),
+        (sqlite3.OperationalError("database is locked"), "looking: the ledger cannot be used: "),
+        (RuntimeError("nobody thought of that"), "looking: a look fails; the next one starts anew"),
+    ],
+    ids=["slurm", "ledger", "unknown"],
+)
+def test_a_failure_is_told_and_ends_neither_the_task_nor_its_neighbours(
+    bed: Bed, caplog: pytest.LogCaptureFixture, wrong: Exception, told: str
+) -> None:
+    bed.wrong = wrong
+    other: list[float] = []
+    beside = PeriodicTask(
+        bed.site,
+        Inline(),
+        lambda: other.append(bed.clock),
+        "beside",
+        period=10.0,  # type: ignore[arg-type]
+    )
+    bed.until(1015.0, bed.task(period=10.0), beside)
+    assert bed.looks == other == [1000.0, 1010.0]
+    assert told in caplog.text
+    assert str(wrong) in caplog.text
+
+
+def test_a_slurm_that_fails_is_in_the_status(bed: Bed, world: World) -> None:
+    bed.wrong = BROKEN
+    bed.until(1001.0, bed.task(period=10.0))
+    (health,) = [one for one in world.ledger.health() if one.name == "slurm"]
+    assert (health.code, health.checked) == ("slurm", world.now)
+    assert "Unable to contact" in (health.error or "")
