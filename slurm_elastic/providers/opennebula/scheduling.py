@@ -27,7 +27,7 @@ CYCLES = 2.0
 
 class Waiting(Struct, frozen=True):
     """A machine without a place: since when nothing has moved before it (Unix time), whether the
-    scheduler has placed any of its line since it was ordered, and its launch's longest pause (s).
+    scheduler has placed any of its line since its launch began, and its launch's longest pause (s).
     """
 
     vm: Vm
@@ -57,12 +57,14 @@ def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
         launches.setdefault(one.generation, []).append(one)
     latest = {name: max(_placed(some), default=0.0) for name, some in launches.items()}
     pauses = {name: _longest_pause(some) for name, some in launches.items()}
+    # A launch of many takes a while: the first may have their place before the last are ordered.
+    began = {name: min(v.started for v in some) for name, some in launches.items()}
     ahead = 0.0
     for one in sorted(machines, key=lambda v: v.id):
         if one.waits and one.trouble:
             moved = max(ahead, latest[one.generation])
             since = max(one.started, moved)
-            yield Waiting(one, since, moved >= one.started, pauses[one.generation])
+            yield Waiting(one, since, moved >= began[one.generation], pauses[one.generation])
         ahead = max(ahead, one.placed or 0.0)
 
 

@@ -70,6 +70,11 @@ def test_machines_ahead_in_line_are_waited_for() -> None:
     assert set(given_up([*before, later], T0 + 97 + LIMIT, LIMIT)) == {10}
 
 
+def test_the_last_of_a_launch_that_was_placed_while_it_was_ordered_are_in_line() -> None:
+    machines = [vm(0, T0 + 1), vm(1, None), vm(2, None, started=T0 + 2)]
+    assert in_line(machines) == {1, 2}
+
+
 def test_what_is_placed_behind_a_machine_is_no_progress_of_its_own() -> None:
     passed_over = vm(1, None, "g1")
     small = [vm(2 + n, T0 + 10 * (n + 1), "g2") for n in range(9)]
