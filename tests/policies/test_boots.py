@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ledger_cases import T0, instance, offer, pool
+from msgspec.structs import replace
 
 from slurm_elastic.model_ledger import Launch, Machine
-from slurm_elastic.policies.boots import UnderWay, timed_out
+from slurm_elastic.policies.boots import TimedOut, UnderWay, timed_out, under_way
 
 POOL = pool()
 NODES = dict.fromkeys(POOL.nodes, POOL)
@@ -37,3 +38,29 @@ def test_a_boot_whose_launch_is_late_is_overdue() -> None:
     some = UnderWay(boots=(late, early), opened=())
     found = timed_out("aws", some, {"late"}, [late, early], NODES)
     assert (found.machines, found.nodes) == ((late,), ("pub1",))
+
+
+def test_what_boots_and_what_has_no_answer_is_told_by_cloud() -> None:
+    """Nobody gives up the nodes of others: of a pool that is gone, or went to another cloud."""
+    boots, up = machine("pub1", "g1"), replace(machine("pub2", "g2"), registered=T0)
+    going, gone = machine("pub3", "g3", suspending=T0), machine("left", "g4")
+    other = pool("own", "gcp", 2, "own")
+    moved = machine("own1", "g5")
+    opened = launch("g6", "pub5")
+    nodes = NODES | dict.fromkeys(other.nodes, other)
+    some = [boots, up, going, gone, moved]
+    assert under_way(some, [opened], ["gcp", "aws"], nodes) == {
+        "aws": UnderWay(boots=(boots,), opened=(opened,))
+    }
+    assert under_way([boots], [], ["aws"], nodes) == {"aws": UnderWay(boots=(boots,), opened=())}
+    assert under_way([], [opened], ["aws"], nodes) == {"aws": UnderWay(boots=(), opened=(opened,))}
+    assert under_way([up, going], [], ["aws"], nodes) == {}
+
+
+def test_overdue_nodes_may_be_narrowed_to_some() -> None:
+    first, second = machine("pub1", "g1"), machine("pub2", "g2")
+    late = TimedOut(cloud="aws", machines=(first, second), doubtful=("pub3", "pub2", "pub4"))
+    assert late.nodes == ("pub1", "pub2", "pub3", "pub4")
+    assert late.among(["pub2", "pub4"]) == TimedOut(
+        cloud="aws", machines=(second,), doubtful=("pub2", "pub4")
+    )

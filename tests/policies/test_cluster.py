@@ -445,3 +445,21 @@ def test_a_machine_whose_node_went_to_another_cloud_is_a_double_of_the_one_there
 def test_a_launch_was_decided_by_the_heads_clock_where_its_name_tells() -> None:
     assert decided_at(machine(age=50.0).instance) == NOW - 50
     assert decided_at(instance(generation="adopted", launched=T0 + 3)) == T0 + 3
+
+
+def test_repair_compares_one_clouds_part_of_slurm_the_ledger_and_its_list() -> None:
+    left = replace(machine("left", suspending=NOW), misses=2)
+    seen = (instance("i-pub1"),)
+    world = snapshot(
+        machine(registered=NOW - 5), left, machine("own1"),
+        nodes=(node(), node("left"), node("own1"), node("static")), listed=seen,
+        exclusions=(hold("pub3"), hold("pub4", kind=POLICY)), slurmd_timeout=300.0,
+    )  # fmt: skip
+    view = cloud_view(world)
+    assert (view.now, view.seen, view.held) == (NOW, seen, frozenset({"pub3"}))
+    assert set(view.nodes) == {"pub1", "left"}, "the cloud's, and those of its machines"
+    assert [(k.id, k.suspending, k.registered, k.misses) for k in view.known] == [
+        ("i-pub1", False, True, 0), ("i-left", True, False, 2),
+    ]  # fmt: skip
+    assert (view.pings, view.slurm_user) == (True, "slurm")
+    assert not cloud_view(snapshot()).pings, "where SlurmdTimeout is not known"

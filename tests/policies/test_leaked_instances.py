@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ledger_cases import T0
+import pytest
+from ledger_cases import T0, instance, offer, pool
 
-from slurm_elastic.policies.leaked_instances import unending
+from slurm_elastic.model import Instance
+from slurm_elastic.model_ledger import Launch, Machine
+from slurm_elastic.policies.leaked_instances import leaked, stray, unending
 
 
 def test_an_end_may_take_a_quarter_of_an_hour() -> None:
@@ -14,3 +17,44 @@ def test_an_end_may_take_a_quarter_of_an_hour() -> None:
         unending(T0, T0 + 900.5)
         == "its cloud was asked again and again to end it, and still has it"
     )
+
+
+POOLS = {"pub1": pool(), "moved1": pool("own", "gcp", 1, "moved")}
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (instance("i", "pub1"), None),
+        (instance("i", "pub1", bought=offer("left")),
+         "the configuration has no cloud left any more"),
+        (instance("i", ""), "its tags name no node"),
+        (instance("i", "pub99"), "no pool of cloud aws has node pub99 any more"),
+        (instance("i", "moved1"), "no pool of cloud aws has node moved1 any more"),
+    ],
+)  # fmt: skip
+def test_a_machine_is_stray_where_its_cloud_has_no_such_node(
+    one: Instance, why: str | None
+) -> None:
+    assert stray(one, {"aws", "gcp"}, POOLS) == why
+
+
+def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None:
+    def row(generation: str, cloud: str) -> Launch:
+        return Launch(
+            generation=generation, request="r", pool="burst", cloud=cloud, nodes=("a", "b"),
+            jobs=(), offer=offer(), state="intent", created=T0,
+        )  # fmt: skip
+
+    good = Machine(instance=instance("i-1", "pub1"), pool="burst", suspending=T0)
+    strange = Machine(instance=instance("i-2", "pub99"), pool="burst")
+    stays = Machine(instance=instance("i-3", "pub1"), pool="burst", suspending=T0 - 901)
+    found = leaked([good, strange, stays], [row("g1", "aws"), row("g2", "left")], {"aws"},
+                   POOLS, T0)  # fmt: skip
+    assert found == {
+        ("aws", "i-2"): "no pool of cloud aws has node pub99 any more",
+        ("aws", "i-3"): "its cloud was asked again and again to end it, and still has it",
+        ("left", "g2"): (
+            "its launch of 2 node(s) has no answer, and the configuration has no left"
+        ),
+    }

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from slurm_elastic.policies import capacity, checkpoint, release
-from slurm_elastic.policies.policy_text import text_of
+from slurm_elastic.policies.policy_text import split, text_of
 
 PARSE = {
     "checkpoint": checkpoint.parse,
@@ -82,3 +82,26 @@ def test_a_wrong_parameter_is_answered_with_those_there_are(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         PARSE[kind](text)
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "parts"),
+    [
+        ("", ",", []),
+        ("slurm", ",", ["slurm"]),
+        ("bursts(waste=1, period=2), slurm", ",", ["bursts(waste=1, period=2)", "slurm"]),
+        ("first_of(hour(1, 2), daly),x", ",", ["first_of(hour(1, 2), daly)", "x"]),
+        (" a ,, b ", ",", ["a", "b"]),
+        ("a(1+2)+b,c", "+", ["a(1+2)", "b,c"]),
+    ],
+)
+def test_a_list_of_policies_is_split_outside_of_parentheses(
+    text: str, separator: str, parts: list[str]
+) -> None:
+    assert split(text, separator) == parts
+
+
+def test_a_number_may_be_a_milliard_and_no_larger() -> None:
+    assert release.parse_release("idle(1000000000)") == release.Idle(10**9)
+    with pytest.raises(ValueError, match="found a number over 1000000000"):
+        release.parse_release("idle(1000000001)")

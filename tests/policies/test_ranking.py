@@ -17,7 +17,16 @@ from slurm_elastic.model import (
     Offer,
     Usage,
 )
-from slurm_elastic.policies.ranking import Scope, rank, risk
+from slurm_elastic.policies.ranking import (
+    Scope,
+    ceiling,
+    market,
+    rank,
+    risk,
+    shortfall,
+    unsold,
+    used_by,
+)
 from tests.policies.strategies import NOW, offers, request
 
 OFFER = Offer(
@@ -222,3 +231,93 @@ def test_a_job_that_cannot_be_saved_gets_no_spot_machine() -> None:
     others = replace(request(), jobs=(6, 77))
     assert len(rank(others, [SPOT, OFFER], scope, NOW).ranked) == 2
     assert len(rank(wanted, [SPOT, OFFER], scope, NOW + 61).ranked) == 2
+
+
+CALM_OR_NOT = Scope(
+    usage=Usage(nodes={"": 4, "cloud:aws": 4, "pool:std": 4}, dollars_per_hour={"": 9.0}),
+    exclusions=(Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=NOW + 9, code="x", cause="y"),),
+    blocked={"aws": "no hourly cap is set"},
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "pool", "limits", "most", "bound"),
+    [
+        ([OFFER], {}, Limits(), 4, ""),
+        ([replace(OFFER, free=0), told(replace(OFFER, zone="b"), 11.2)], {}, Limits(), 4, ""),
+        ([OFFER], {}, Limits(nodes=3), 3, "the cluster is limited to 3 nodes, 0 are in use"),
+        ([SPOT], {}, Limits(spot=2), 2, "the cluster on spot is limited to 2 nodes, 0 are in use"),
+        # Those that may cost least are bought first: three of $0.10, and none of $0.20 beside them.
+        (
+            [replace(OFFER, price=0.2, on_demand_price=0.2, zone="b"), OFFER],
+            {},
+            Limits(dollars_per_hour=0.35),
+            3,
+            "the cluster may spend $0.35/h, spends $0.00/h and this costs up to $0.1000/h",
+        ),
+        ([SPOT, OFFER], {}, Limits(spot=1, on_demand=1), 2, "the cluster on on-demand"),
+        ([OFFER], {"max_nodes": 1}, Limits(), 1, "pool std is limited to 1 nodes"),
+        ([replace(OFFER, cpus=1)], {}, Limits(), 0, "has 1 cpus, the pool's nodes need 2"),
+        ([replace(SPOT, price=9.0)], {"max_price": 0.05}, Limits(), 4, ""),
+        ([OFFER], {"max_price": 0.05}, Limits(), 0, "costs $0.1000/h, the pool pays at most"),
+        ([], {}, Limits(), 0, ""),
+    ],
+)
+def test_more_nodes_than_the_ceiling_can_never_be_had(
+    found: list[Offer], pool: dict[str, object], limits: Limits, most: int, bound: str
+) -> None:
+    """Whatever is in use, refused or paused now."""
+    nodes, why = ceiling(request(**pool), found, replace(CALM_OR_NOT, limits=limits))
+    assert nodes == most
+    assert why.startswith(bound)
+    assert bool(why) == bool(bound)
+
+
+@pytest.mark.parametrize(
+    ("found", "scope", "words"),
+    [
+        ([OFFER], Scope(), ""),
+        ([replace(OFFER, free=3), replace(SPOT, free=1)], Scope(), ""),
+        (
+            [replace(OFFER, free=3)],
+            Scope(),
+            "3 of 4 nodes can be had now: aws has 3 free",
+        ),
+        ([replace(OFFER, free=0)], Scope(), "aws has 0 free"),
+        ([OFFER], CALM_OR_NOT, "no hourly cap is set"),
+        ([], Scope(), "it has no offer"),
+    ],
+)
+def test_what_lacks_now_is_told_by_the_first_bound(
+    found: list[Offer], scope: Scope, words: str
+) -> None:
+    assert shortfall(request(), found, scope, NOW) == words
+
+
+def test_types_that_no_zone_sells_are_named_with_their_market() -> None:
+    asked = request(markets=(Market.SPOT, Market.ON_DEMAND)).pool
+    assert unsold(asked, [OFFER, SPOT], ["m5.large"]) == ()
+    assert unsold(asked, [OFFER], ["m5.large", "c5"]) == (
+        ("m5.large", Market.SPOT), ("c5", Market.SPOT), ("c5", Market.ON_DEMAND),
+    )  # fmt: skip
+    assert unsold(asked, [OFFER], []) == ()
+
+
+def test_spot_that_is_no_cheaper_comes_after_on_demand() -> None:
+    reserved, dear = replace(OFFER, market=Market.RESERVED), replace(SPOT, price=0.10)
+    unknown = replace(SPOT, price=9.0, on_demand_price=None)
+    order = [dear, OFFER, SPOT, reserved, unknown]
+    order.sort(key=lambda o: market(request(), o))
+    assert order == [reserved, SPOT, unknown, OFFER, dear]
+
+
+def test_what_is_bought_counts_in_each_scope_at_its_worst_price() -> None:
+    found = used_by(Usage(nodes={"": 1}, dollars_per_hour={"": 1.0}), request().pool, SPOT, 2)
+    assert found.nodes == {
+        "": 3, "cloud:aws": 2, "pool:std": 2, "market:spot": 2, "cloud:aws:spot": 2,
+    }  # fmt: skip
+    assert found.dollars_per_hour == pytest.approx({"": 1.2, "cloud:aws": 0.2})
+
+
+def test_an_offer_of_another_cloud_is_none_of_the_pools() -> None:
+    assert reason(OFFER, cloud="gcp") == "is of cloud aws, the pool is of gcp"

@@ -91,6 +91,35 @@ def test_a_machine_is_for_one_job_only() -> None:
     assert found[1][1].unserved is not None, "the second job has none"
 
 
+@pytest.mark.parametrize(
+    ("idle", "booting", "nodes", "left"),
+    [
+        (2, 2, 1, ((1, 2, 1, 3), (3, 1, 0, 2))),
+        (2, 2, 3, ((0, 1, 3, 3), (3, 1, 0, 2))),
+        (2, 2, 4, ((0, 0, 4, 3), (3, 1, 0, 2))),
+        (2, 1, 5, ((0, 0, 3, 3), (1, 1, 2, 2))),
+        # The one that boots was started for somebody else: as many as are not idle are started.
+        (0, 0, 4, ((0, 0, 1, 2), (0, 0, 4, 2))),
+        (0, 0, 6, ((0, 0, 3, 0), (0, 0, 4, 2))),
+    ],
+)
+def test_what_a_job_gets_of_each_pool_is_not_there_for_the_next(
+    idle: int, booting: int, nodes: int, left: tuple[tuple[int, ...], ...]
+) -> None:
+    """Idle machines first, then those that boot; of the first pool first."""
+    pools = [
+        pool(
+            name, room=room, booting=boots,
+            idle=tuple(IdleInstance(f"{name}{i}", T - 9, T - 9) for i in range(count)),
+        )
+        for name, room, boots, count in (("a", 3, booting, idle), ("b", 2, 1, 3))
+    ]  # fmt: skip
+    queue = (job(1, "a", "b", nodes=nodes), job(2, "a"), job(3, "b"))
+    found = {moment.queue[0].id: moment for moment, _ in split_demand(now(*pools, queue=queue))}
+    pools_left = [found[2].pools[0], found[3].pools[0]]
+    assert tuple((len(p.idle), p.booting, p.promised, p.room) for p in pools_left) == left
+
+
 def test_an_array_counts_by_its_tasks() -> None:
     rules = replace(RULES, growth=Bursts(waste=300))
     found = split_demand(now(pool(rules=rules, room=9), queue=(job(1, times=4),)))

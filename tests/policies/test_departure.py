@@ -1,0 +1,93 @@
+"""Machines that leave by an operator's word: which nodes next, and where their jobs go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.directive import Departure
+from slurm_elastic.model import Pool
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.departure import OURS, NextStep, jobs_on, next_step, redirected
+
+IDLE, BUSY = frozenset({"IDLE", "CLOUD"}), frozenset({"ALLOCATED", "CLOUD"})
+BOOTS = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"})
+OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+WORD = Departure(verb="drain", about="cloud aws", nodes=())
+HARD = replace(WORD, aggressive=True)
+
+
+def node(name: str, states: frozenset[str], reason: str = "") -> SlurmNode:
+    return SlurmNode(name=name, states=states, reason=reason)
+
+
+NODES = [
+    node("busy", BUSY),
+    node("idle", IDLE),
+    node("going", BUSY | {"POWER_DOWN"}),
+    node("ours", BUSY | {"DRAIN"}, f"{OURS}hold: x"),
+    node("theirs", BUSY | {"DRAIN"}, "broken fan"),
+    node("boots", BOOTS),
+    node("off", OFF),
+    node("drained and going", IDLE | {"DRAIN", "POWERING_DOWN"}, "broken fan"),
+]
+ALL = ("idle", "busy", "ours")
+
+
+@pytest.mark.parametrize(
+    ("word", "leave", "press", "give_up"),
+    [
+        (WORD, ALL, (), ()),
+        (replace(WORD, unavailable=2), (), (), ()),
+        (replace(WORD, unavailable=1), (), (), ()),
+        (replace(WORD, unavailable=3), ("idle",), (), ()),
+        (replace(WORD, unavailable=4), ("idle", "busy"), (), ()),
+        (HARD, ALL, ("going", "busy", "ours"), ()),
+        (replace(HARD, unavailable=3), ("idle",), ("going",), ()),
+        (replace(HARD, unavailable=5), ALL, ("going", "busy", "ours"), ()),
+        (replace(HARD, unavailable=6), ALL, ("going", "busy", "ours"), ("boots",)),
+    ],
+)
+def test_idle_nodes_leave_first_and_no_more_than_may_be_away(
+    word: Departure, leave: tuple[str, ...], press: tuple[str, ...], give_up: tuple[str, ...]
+) -> None:
+    """Two are on their way already. A node that a person has drained is theirs."""
+    assert next_step(word, NODES) == NextStep(
+        leave=leave, press=press, give_up=give_up, kept=("theirs",), left=8
+    )
+
+
+def job(number: int, *partitions: str, state: str = "PENDING", **fields: Any) -> SlurmJob:
+    states = frozenset(state.split())
+    return SlurmJob(id=number, states=states, partitions=partitions, **fields)
+
+
+def test_jobs_on_nodes_are_those_that_have_them_now() -> None:
+    some = [
+        job(1, state="RUNNING", nodes=("n1", "n2")),
+        job(2, state="COMPLETING", nodes=("n2",)),
+        job(3, state="RUNNING", nodes=("n3",)),
+        job(4, state="PENDING", nodes=("n1",)),
+        job(5, state="RUNNING"),
+    ]
+    assert [one.id for one in jobs_on(some, ["n1", "n2"])] == [1, 2]
+
+
+def test_waiting_jobs_go_to_the_other_partition_where_a_pool_of_it_could_run_them() -> None:
+    small = Pool(name="b", cloud="gcp", nodes=("g1",), cpus=4, real_memory=8000)
+    some = [
+        job(1, "aws"),
+        job(2, "static", "aws", "gcp"),
+        job(3, "aws", "static"),
+        job(4, "static"),
+        job(5, "aws", state="RUNNING"),
+        job(6, "aws", state="PENDING COMPLETING"),
+        job(7, "aws", features="gpu"),
+        job(8, "aws"),
+    ]
+    assert redirected(some, "aws", "gcp", [small]) == {
+        ("gcp",): [1, 8], ("gcp", "static"): [2, 3],
+    }  # fmt: skip
+    assert redirected(some, "aws", "gcp", []) == {}

@@ -1,0 +1,85 @@
+"""Where operators' directives let nothing new start, and how people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
+from slurm_elastic.policies.directives import stop_reason, stopped_nodes, stopped_pools, told
+
+NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
+CLOUD_OF = {"burst": "aws", "gpu": "aws", "own": "gcp"}
+DRAIN = Departure(verb="drain", about="cloud aws", nodes=("n1", "n2"), scope="cloud:aws")
+REPLACE = replace(DRAIN, verb="replace")
+MIGRATE = replace(DRAIN, verb="migrate", to="gcp")
+LIMIT = LimitChange(scope="pool:burst", key="max_nodes", value=4.0)
+
+
+def said(word: Word, **fields: Any) -> Directive:
+    return Directive(**{"word": word, "who": "ann", "since": NOW, "starts": NOW, **fields})
+
+
+@pytest.mark.parametrize(
+    ("word", "stopped"),
+    [
+        (Pause(scope=""), {"burst", "gpu", "own"}),
+        (Pause(scope="cloud:aws"), {"burst", "gpu"}),
+        (Pause(scope="pool:gpu"), {"gpu"}),
+        (Pause(scope="pool:left"), set()),
+        (DRAIN, {"burst", "gpu"}),
+        (MIGRATE, {"burst", "gpu"}),
+        (REPLACE, set()),
+        (replace(DRAIN, scope=""), set()),
+        (LIMIT, set()),
+    ],
+)
+def test_a_pause_and_a_departure_stop_the_pools_of_their_scope(
+    word: Word, stopped: set[str]
+) -> None:
+    assert stopped_pools([said(word)], CLOUD_OF, NOW).keys() == stopped
+
+
+def test_the_narrowest_directive_that_holds_says_why() -> None:
+    some = [said(Pause(scope=scope)) for scope in ("", "cloud:aws", "pool:gpu")]
+    assert stopped_pools(some, CLOUD_OF, NOW) == {
+        "burst": "cloud aws is paused by ann",
+        "gpu": "pool gpu is paused by ann",
+        "own": "the cluster is paused by ann",
+    }
+    over = [replace(one, until=NOW) for one in some]
+    to_come = [replace(one, starts=NOW + 1) for one in some]
+    assert stopped_pools([*over, *to_come], CLOUD_OF, NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "stopped"),
+    [(DRAIN, {"n1", "n2"}), (MIGRATE, {"n1", "n2"}), (REPLACE, set()), (Pause(scope=""), set())],
+)
+def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
+    word: Word, stopped: set[str]
+) -> None:
+    assert stopped_nodes([said(word)], NOW).keys() == stopped
+    assert stopped_nodes([said(word, until=NOW)], NOW) == {}
+    assert all(why == stop_reason(said(word)) for why in stopped_nodes([said(word)], NOW).values())
+
+
+@pytest.mark.parametrize(
+    ("directive", "line"),
+    [
+        (said(Pause(scope="")), "the cluster is paused by ann"),
+        (said(Pause(scope="cloud:aws"), until=NOW + 3600, reason="the bill"),
+         "cloud aws is paused by ann until 2027-01-15 09:00 UTC: the bill"),
+        (said(DRAIN), "cloud aws is drained by ann"),
+        (said(REPLACE, reason="new image"), "cloud aws is being replaced by ann: new image"),
+        (said(MIGRATE, until=NOW + 60), "cloud aws is emptied to gcp by ann until 2027-01-15 08:01 UTC"),
+        (said(LIMIT), "pool burst: max_nodes is 4 by ann"),
+        (said(replace(LIMIT, scope="", key="dollars_per_hour", value=2.5), until=NOW + 60, reason="r"),
+         "the cluster: dollars_per_hour is 2.5 by ann until 2027-01-15 08:01 UTC: r"),
+        (said(Pause(scope=""), starts=NOW + 60), "from 2027-01-15 08:01 UTC on: the cluster is paused by ann"),
+    ],
+)  # fmt: skip
+def test_a_directive_is_told_in_one_line(directive: Directive, line: str) -> None:
+    assert told(directive, NOW) == line
