@@ -35,7 +35,7 @@ def next_step(word: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
     kept = [n for n in nodes if _is_persons(n)]
     up = [n for n in nodes if phase(n) is Phase.UP and not _is_leaving(n) and not _is_persons(n)]
     up.sort(key=lambda n: is_busy(n))  # what is idle costs nothing to give up
-    room = len(up) if word.unavailable is None else max(word.unavailable - len(leaving), 0)
+    room = len(nodes) if word.unavailable is None else max(word.unavailable - len(leaving), 0)
     chosen = up[:room]
     boots = [n for n in nodes if phase(n) is Phase.POWERING_UP] if word.aggressive else []
     return NextStep(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
 from slurm_elastic.ledger import Decision
@@ -236,6 +237,22 @@ def test_windows_stop_new_machines(make: Callable[..., World]) -> None:
     submit(world, 1)
     world.advance(2 * 3600 + 120, step=20)
     assert running(world) == [1]
+
+
+def test_what_is_up_is_held_no_longer(make: Callable[..., World]) -> None:
+    """Slurm started it in the moment before the hold."""
+    world = make(growth="bursts(waste=120)")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(20)
+    assert up(world) == ["pub1"]
+    world.advance(10)
+    holds.hold_back(world.site, ["pub1"], holds.BY_POLICY)
+    world.advance(20)
+    assert "pub1" not in {row.scope for row in world.ledger.holds()}
+    assert "pub1" not in drained(world)
+    assert [d.reason for d in world.ledger.decisions("pub1") if d.kind == "released"][-1] == (
+        "it is up or coming"
+    )
 
 
 def test_an_admins_drain_stays_and_counts_as_no_room(make: Callable[..., World]) -> None:

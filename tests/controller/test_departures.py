@@ -11,7 +11,7 @@ from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.directive import Departure, LimitChange
 from slurm_elastic.door.asks import DirectAsk, EndAsk
 from slurm_elastic.door.orders import carry_out
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.errors import ConfigError, SlurmError
 from slurm_elastic.model import JobRun, Limits
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import ONP, PUB, World
@@ -235,10 +235,56 @@ def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World)
     world.slurm.submit(1, (*ONP, *PUB), 1, partitions=("onp", "pub"))
     world.advance(5)
     assert [n for n in ONP if phase(world.slurm.node(n)) is Phase.POWERING_UP]
+    (node,) = world.slurm.queue()[1].nodes
     leave(world, aggressive=True)
-    world.advance(240)
+    world.advance(5, step=1)
+    assert phase(world.slurm.node(node)) is Phase.POWERING_DOWN, "before it could run anything"
+    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "requeued"]
+    assert "its nodes cannot be had: pool rack is drained by alice" in why
+    world.advance(235)
     assert running(world)[1][0] in PUB
     assert world.alive("onp") == []
+
+
+def test_a_partition_that_refuses_waiting_jobs_is_told_once(world: World) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Requested node configuration is not available")
+
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 1200)
+    world.slurm.change_pending = refuse  # type: ignore[method-assign]
+    leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
+    world.advance(120)
+    assert world.slurm.queue()[1].partitions == ("onp",)
+    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "not-redirected"]
+    assert why.startswith("pub refuses it: ")
+
+
+def test_while_slurm_does_not_answer_nobody_is_told_of_a_refusal(world: World) -> None:
+    def silent(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
+
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 1200)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.slurm, "change_pending", silent)
+        leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
+        world.advance(60)
+    assert "not-redirected" not in world.kinds("job:1")
+    world.advance(60)
+    assert world.slurm.queue()[1].partitions == ("pub",)
+
+
+def test_while_it_is_unknown_what_ckptman_moves_nobody_is_requeued(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    (world.dir / "notices").mkdir()
+    (world.dir / FILE).write_bytes(b"no database" * 1000)
+    busy(world, 1)
+    nodes = running(world)[1]
+    leave(world, aggressive=True)
+    world.advance(40)
+    assert "moves of jobs cannot be read" in caplog.text
+    assert running(world) == {1: nodes}
+    assert world.slurm.queue()[1].restarts == 0
 
 
 def test_a_migration_sends_running_and_waiting_jobs_to_the_other_cloud(world: World) -> None:

@@ -136,6 +136,17 @@ def test_while_the_cloud_tells_no_offers_nodes_stay_held(
     assert drained(world) == []
 
 
+def test_a_held_node_that_slurm_does_not_know_any_more_stops_no_other_hold(world: World) -> None:
+    rows = [
+        Exclusion(kind=CAPACITY, scope=name, pool="burst", cause="x", since=world.now,
+                  until=world.now + 1e6)
+        for name in ("no-such-node", "pub1")
+    ]  # fmt: skip
+    world.ledger.exclude(*rows)
+    assert holds.settle(world.site) is False
+    assert drained(world) == ["pub1"]
+
+
 def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
     world.slurm.set_node("old1", "IDLE", "CLOUD", "POWERED_DOWN")
     world.slurm._since["old1"] = world.now

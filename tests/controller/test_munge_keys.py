@@ -305,6 +305,8 @@ def test_after_its_time_to_boot_a_machine_is_given_up(bed: Bed) -> None:
     bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
     bed.now += 10_000
     bed.until(lambda: bed.kinds() == ["key-failed"])
+    assert bed.keys is not None
+    assert bed.keys._running == {}, "nothing is tried any more"
     assert "127.0.0.1" in bed.ledger.decisions("pub1")[0].reason
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 
 LONG = 60.0
 
@@ -59,6 +59,25 @@ def test_a_ring_of_another_thread_ends_the_wait_once(wake: WakeSocket) -> None:
     wake.ring()
     assert wake.wait(patience(60)) == []
     assert wake.wait(0.05) == []
+
+
+def test_without_a_socket_the_time_passes_and_a_ring_ends_it_all_the_same() -> None:
+    deaf = Deaf()
+    threading.Timer(0.1, deaf.ring).start()
+    began = time.monotonic()
+    assert deaf.wait(LONG) == []
+    assert time.monotonic() - began < LONG
+    deaf.ring()
+    assert deaf.wait(LONG) == []
+    assert time.monotonic() - began < LONG, "a ring that came before the wait counts"
+    rung = threading.Event()
+    waiter = threading.Thread(target=lambda: (deaf.wait(LONG), rung.set()))
+    waiter.start()
+    assert not rung.wait(0.2), "a ring ends one wait"
+    deaf.ring()
+    waiter.join(patience(30))
+    assert rung.is_set()
+    assert deaf.wait(-1.0) == []
 
 
 def test_nothing_comes(wake: WakeSocket) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.controller.deferred import bar, keep_out
+from slurm_elastic.controller.deferred import PATIENCE, bar, keep_out
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -84,6 +84,43 @@ def test_it_is_held_when_slurmctld_answers_again(small: World) -> None:
     small.slurm.hold = hold  # type: ignore[method-assign]
     small.advance(30)
     assert small.slurm.queue()[1].reason == "JobHeldUser"
+
+
+def test_it_is_looked_for_until_it_is_requeued_and_then_no_more(small: World) -> None:
+    small.slurm.submit(1, MANY, 3, partitions=ALL)
+    small.advance(60)
+    assert "RUNNING" in small.slurm.queue()[1].states
+    site = small.daemon._site
+    bar(site, 1, "pub", "too large", "r1")
+    bar(site, 2, "pub", "too large", "r1")
+    keep_out(site)
+    assert set(site.oversized) == {1}, "nobody has heard of the other job any more"
+    small.now += PATIENCE - 1
+    keep_out(site)
+    assert set(site.oversized) == {1}
+    small.now += 1
+    keep_out(site)
+    assert site.oversized == {}
+    assert small.slurm.queue()[1].partitions == ALL
+    assert "never" not in small.kinds("job:1")
+
+
+def test_a_job_that_slurm_does_not_have_changed_is_told_of_and_left(
+    small: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Access/permission denied")
+
+    small.slurm.submit(1, MANY, 4, partitions=ALL)
+    job = small.slurm.queue()[1]
+    small.slurm._jobs[1] = replace(job, states=frozenset({"PENDING"}), nodes=())
+    small.slurm.change_pending = small.slurm.hold = refuse  # type: ignore[method-assign]
+    site = small.daemon._site
+    bar(site, 1, "pub", "too large", "r1")
+    keep_out(site)
+    assert "job not changed job=1 error=" in caplog.text
+    assert site.oversized == {}
+    assert "never" not in small.kinds("job:1")
 
 
 def test_an_administrators_hold_stays_one(small: World) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.errors import AuthError, SlurmError
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.policies.node_state import Phase, phase
-from tests.controller.world import PUB, World
+from tests.controller.world import PUB, World, make_config
 
 ADMIN = "fan is broken"
 
@@ -278,6 +280,84 @@ def test_one_failing_repair_does_not_stop_the_others(world: World) -> None:
     add(world, replace(machine, cloud="pub", node="pub3", generation="g3"), "pub-adopted")
     world.advance(40)
     assert "pub-adopted" in known(world)
+
+
+def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine,) = up(world, "op1")
+    for ident, node in (("pub-a", "pub2"), ("pub-b", "pub3")):
+        add(world, replace(machine, cloud="pub", node=node, generation=f"g-{node}"), ident)
+    real = world.ledger.adopt
+
+    def adopt(one: Instance, *args: Any) -> Any:
+        if one.id == "pub-a":
+            raise RuntimeError("nobody thought of that")
+        return real(one, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ledger, "adopt", adopt)
+        world.advance(40)
+        assert "pub-b" in known(world)
+        assert "not adopted, tried again id=pub-a" in caplog.text
+    assert "pub-a" not in known(world)
+    world.advance(40)
+    assert "pub-a" in known(world)
+
+
+def test_a_repair_that_fails_in_an_unknown_way_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine,) = up(world, "op1")
+    add(world, replace(machine, cloud="pub", node="pub3", generation="g3"), "pub-adopted")
+    world.clouds["onp"].take(machine.id)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody thought of that")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ledger, "ended", broken)
+        world.advance(100)
+        assert "repair fails in an unknown way, tried again kind=" in caplog.text
+        assert "pub-adopted" in known(world)
+    world.advance(60)
+    assert machine.id not in known(world)
+
+
+def test_addresses_that_the_cloud_tells_are_slurms_before_the_machine_is_up(
+    tmp_path: Path,
+) -> None:
+    clouds = [replace(c, node_address="provider") for c in make_config(tmp_path).clouds]
+    world = World(tmp_path, clouds=tuple(clouds))
+    world.slurm.submit(1, ("pub1",))
+    world.tick()
+    (machine,) = world.alive()
+    node = world.slurm.node("pub1")
+    assert (phase(node), node.address) == (Phase.POWERING_UP, machine.address)
+    world.close()
+
+
+def test_an_address_that_slurm_did_not_take_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clouds = [replace(c, node_address="provider") for c in make_config(tmp_path).clouds]
+    world = World(tmp_path, clouds=tuple(clouds))
+
+    def refuse(*_: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Access/permission denied")
+
+    world.slurm.submit(1, ("pub1",))
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "set_addresses", refuse)
+        world.tick()
+    assert "addresses not set, reconcile tries again" in caplog.text
+    (machine,) = world.alive()
+    for _ in range(10):
+        world.now += world.config.timings.reconcile
+        world.tick()
+    node = world.slurm.node("pub1")
+    assert (phase(node), node.address) == (Phase.POWERING_UP, machine.address)
+    world.close()
 
 
 def test_what_raises_something_unknown_is_unreadable(

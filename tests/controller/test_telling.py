@@ -21,6 +21,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
 from slurm_elastic.controller.telling import (
     MOST,
+    WAITING,
     Occasion,
     Teller,
     all_occasions,
@@ -161,6 +162,20 @@ def test_a_way_that_fails_leaves_the_others(
     paused(world)
     made.look()
     eventually(lambda: len(got) == 1)
+    made.close()
+
+
+def test_what_waits_behind_a_way_that_hangs_is_bounded(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = teller(world)
+    assert made._thread is None, "nobody takes anything out"
+    one = Occasion(event="paused", key="k", text="pool burst is paused", values={})
+    for _ in range(WAITING):
+        made._hand_over(one)
+    assert "not told" not in caplog.text
+    made._hand_over(one)
+    assert f"not told, {WAITING} others wait: pool burst is paused" in caplog.text
     made.close()
 
 

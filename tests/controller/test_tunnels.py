@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import logging
 import os
 import socket
 import subprocess
@@ -166,6 +167,40 @@ def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> N
     (seen,) = in_tunnel(bed.site, "aws", [one])
     assert seen.address == peer.address, "what the cloud says of addresses counts no more"
     bed.until(lambda: bed.kinds() == ["enrolled"])
+
+
+def test_a_console_that_fails_in_an_unknown_way_keeps_no_other_machine_out(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = bed.machine("pub1"), bed.machine("pub2")
+    bed.prints(second, K2)
+    real = bed.cloud.console
+
+    def console(instance: str) -> str:
+        if instance == first.id:
+            raise RuntimeError("nobody thought of that")
+        return real(instance)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bed.cloud, "console", console)
+        bed.until(lambda: bed.admitted() == {(K2, True)})
+        assert "console not read id=i-pub1" in caplog.text
+    bed.prints(first, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True), (K2, True)})
+
+
+def test_a_cloud_without_consoles_is_told_of_once(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bed.site.providers["aws"] = object()  # type: ignore[index]
+    bed.machine()
+    said = "node=pub1 reason=cloud aws does not show what its machines print"
+    bed.until(lambda: said in caplog.text)
+    for _ in range(3):
+        bed.tunnels.look()
+    bed.tunnels._readers.shutdown()
+    assert caplog.text.count(said) == 1
 
 
 def test_before_it_has_enrolled_a_machine_is_nowhere(bed: Bed) -> None:
@@ -392,6 +427,25 @@ def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
     finally:
         desk.close()
     assert taken.handed == [("127.0.0.1", K1)]
+
+
+def test_a_desk_whose_place_is_taken_opens_when_it_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        desk = Desk(tmp_path, "127.0.0.1", Taken(), port=other.getsockname()[1])
+        desk.open()
+        desk.open()
+        assert desk._server is None
+        told = [r.getMessage() for r in caplog.records]
+        assert len(told) == 1, "once"
+        assert "machines cannot enrol yet" in told[0]
+    desk.open()
+    assert desk._server is not None
+    try:
+        assert _asked(desk._server.server_address, K1) == "ok"  # type: ignore[arg-type]
+    finally:
+        desk.close()
 
 
 def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(

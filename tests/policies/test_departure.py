@@ -44,7 +44,7 @@ ALL = ("idle", "busy", "ours")
         (replace(WORD, unavailable=1), (), (), ()),
         (replace(WORD, unavailable=3), ("idle",), (), ()),
         (replace(WORD, unavailable=4), ("idle", "busy"), (), ()),
-        (HARD, ALL, ("going", "busy", "ours"), ()),
+        (HARD, ALL, ("going", "busy", "ours"), ("boots",)),
         (replace(HARD, unavailable=3), ("idle",), ("going",), ()),
         (replace(HARD, unavailable=5), ALL, ("going", "busy", "ours"), ()),
         (replace(HARD, unavailable=6), ALL, ("going", "busy", "ours"), ("boots",)),
