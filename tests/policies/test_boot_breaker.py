@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,8 +13,13 @@ from slurm_elastic.policies.exclusions import (
     Boot,
     Excluded,
     after_failures,
+    after_interruption,
+    after_partial,
+    after_refusal,
+    keys_of,
     paused,
     rest_key,
+    strikes_of,
     to_rest,
     touches,
 )
@@ -133,3 +139,53 @@ def test_a_rest_is_of_its_pool_only() -> None:
     other = replace(request.pool, name="other")
     assert rank(replace(request, pool=other), [offer], Scope(exclusions=(rest,)), T0).ranked
     assert (touches(key, request.pool), touches(key, other)) == (True, False)
+
+
+ANY = strategies.pool()
+"""Of no types or zones in particular."""
+NARROW = replace(ANY, instance_types=("m5", "c5"), zones=("a",), markets=(Market.SPOT,))
+
+
+@pytest.mark.parametrize(
+    ("key", "pools"),
+    [
+        ("aws/*/*/*", (True, True)),
+        ("*/*/*/*", (True, True)),
+        ("gcp/*/*/*", (False, False)),
+        ("aws/c5/a/spot", (True, True)),
+        ("aws/r5/*/*", (True, False)),
+        ("aws/*/b/*", (True, False)),
+        ("aws/*/a/*", (True, True)),
+        ("aws/*/*/on-demand", (True, False)),
+        ("aws/*/*/*/std", (True, True)),
+        ("aws/*/*/*/other", (False, False)),
+    ],
+)
+def test_a_key_touches_a_pool_that_may_buy_what_it_names(
+    key: str, pools: tuple[bool, bool]
+) -> None:
+    assert (touches(key, ANY), touches(key, NARROW)) == pools
+
+
+def test_refusals_in_a_row_double_the_cool_down_up_to_the_longest() -> None:
+    made = [after_refusal("k", n, T0, 30.0, 100.0, "ICE", "none") for n in range(4)]
+    assert [one.until - T0 for one in made] == [30, 60, 100, 100]
+    assert [one.count for one in made] == [1, 2, 3, 4]
+    assert after_refusal("k", 0, T0, 30.0, 5.0, "ICE", "none").until == T0 + 30
+    partial, taken = after_partial("k", 2, 5, T0, 9.0), after_interruption("k", "i-1", T0, 9.0)
+    assert [(e.kind, e.scope, e.until, e.count, e.cause) for e in (partial, taken)] == [
+        (COOL_DOWN, "k", T0 + 9, 0, "gave 2 of 5 machines"),
+        (COOL_DOWN, "k", T0 + 9, 1, "machine i-1 is taken away"),
+    ]
+
+
+def test_strikes_count_for_an_hour_after_the_cool_down() -> None:
+    over = after_refusal("k", 2, T0, 30.0, 30.0, "ICE", "none")
+    others = replace(over, scope="other", count=9), replace(over, kind=BREAKER, count=9)
+    assert strikes_of([*others, over], "k", T0 + 30 + 3599) == 3
+    assert strikes_of([*others, over], "k", T0 + 30 + 3600) == 0
+    assert strikes_of([], "k", T0) == 0
+
+
+def test_an_offer_is_named_by_itself_its_market_and_its_cloud() -> None:
+    assert keys_of(OFFER) == ("aws/m5/a/on-demand", "aws/*/*/on-demand", "aws/*/*/*")

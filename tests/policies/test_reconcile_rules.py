@@ -18,6 +18,7 @@ from slurm_elastic.policies.reconcile_rules import (
     Thresholds,
     TrackedInstance,
     debounce,
+    due_repairs,
     is_lasting,
     is_pinged,
     limit_disruption,
@@ -216,6 +217,39 @@ def test_the_table(name: str) -> None:
     world, expected = CASES[name]
     assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == expected
     assert all(a.reason for a in repairs(world, Thresholds()))
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "expected"),
+    [
+        (view(OFF, intents=(replace(INTENT, created=NOW - 599),)),
+         view(OFF, intents=(replace(INTENT, created=NOW - 600),)), "abandon"),
+        (view(None, known=(replace(KNOWN, decided=NOW - 3600),), seen=(SEEN,)),
+         view(None, known=(replace(KNOWN, decided=NOW - 3601),), seen=(SEEN,)), "terminate-orphan"),
+        (view(UP, known=(replace(KNOWN, max_age=100),), seen=(SEEN,)),
+         view(UP, known=(replace(KNOWN, max_age=99),), seen=(SEEN,)), "power-down"),
+        (view(OFF, known=(replace(MISSED, misses=2),)), view(OFF, known=(MISSED,)), "end-missing"),
+    ],
+)  # fmt: skip
+def test_what_waits_for_an_age_begins_with_that(
+    before: CloudView, since: CloudView, expected: str
+) -> None:
+    """Ten minutes, an hour, the pool's maximum, three reads."""
+    assert [[a.kind for a in repairs(world, Thresholds())] for world in (before, since)] == [
+        [], [expected],
+    ]  # fmt: skip
+
+
+def test_a_patient_repair_is_due_after_two_minutes() -> None:
+    world = view(UP, seen=(SEEN,), known=(replace(KNOWN, suspending=True),))
+    at_once = due_repairs(world, Thresholds(), {}, 0.0)
+    assert [a.kind for a in at_once.ready] == ["terminate"]
+    orphan = view(OFF, seen=(SEEN,), known=(KNOWN,))
+    first = due_repairs(orphan, Thresholds(), {}, 1000.0)
+    assert (first.ready, first.waiting) == ((), 0)
+    assert due_repairs(orphan, Thresholds(), first.standing, 1119.0).ready == ()
+    (due,) = due_repairs(orphan, Thresholds(), first.standing, 1120.0).ready
+    assert due.kind == "terminate-orphan"
 
 
 def many(count: int, states: frozenset[str], start: int = 0) -> CloudView:

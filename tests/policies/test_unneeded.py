@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from ledger_cases import instance
 from msgspec.structs import replace
 
+from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.reconcile_rules import Bound, Standing, Verdict, overdue
 
@@ -62,3 +64,35 @@ def test_a_machine_at_the_address_of_a_node_in_use_stays_whatever_its_tag_says()
     assert verdict.ready
     one_host = {n: replace(used, name=n) for n in ("pub2", "pub3")}
     assert overdue(OFF | one_host, (), [mine], standing, 400.0, BOUND).ready, "it tells nothing"
+
+
+@pytest.mark.parametrize(
+    ("count", "ends", "waits"), [(3, 3, 0), (10, 10, 0), (11, 10, 1), (60, 12, 48)]
+)
+def test_a_look_ends_a_fifth_at_most_and_tells_how_many_wait(
+    count: int, ends: int, waits: int
+) -> None:
+    names = [f"n{i}" for i in range(count)]
+    off = {n: replace(OFF["pub1"], name=n) for n in names}
+    seen = [replace(instance(), id=f"i-{n}", node=n) for n in names]
+    standing = {one.id: Standing(since=0.0, looks=9) for one in seen}
+    found = overdue(off, (), seen, standing, 1e6, BOUND)
+    assert (len(found.ready), found.waiting) == (ends, waits)
+
+
+@pytest.mark.parametrize(
+    ("change", "busy"),
+    [
+        ({"state": InstanceState.TERMINATED}, ()),
+        ({"node": "left"}, ()),
+        ({}, ("pub1",)),
+    ],
+)
+def test_what_has_ended_has_a_job_or_is_of_no_node_is_let_be(
+    change: dict[str, object], busy: tuple[str, ...]
+) -> None:
+    standing = {"i-1": Standing(since=0.0, looks=9)}
+    one = instance()
+    assert overdue(OFF, (), [one], standing, 1e6, BOUND).ready
+    found = overdue(OFF, busy, [replace(one, **change)], standing, 1e6, BOUND)
+    assert (found.ready, found.standing) == ((), {})
