@@ -31,7 +31,7 @@ from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.site import Site as CkptSite
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
 from slurm_elastic.ckptstate.enduring import EnduringState
-from slurm_elastic.controller import daemon
+from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.errors import SlurmElasticError
@@ -161,6 +161,14 @@ class Stage:
             self.sched.sleep(seconds + self.rng.choice((0.0, 0.2, 3.0)))
         else:
             self.sched.pause()
+
+    def linger_undecided(self, point: str) -> None:
+        """As ``reach``; a purchase that was found within its limits takes its time until it is
+        written down, so that other clouds decide meanwhile where nothing keeps them from it.
+        """
+        if point == "launch.before-intent" and not self.calm and self.rng.random() < 0.5:
+            self.sched.sleep(self.rng.choice((0.2, 3.0)))
+        faults.reach(point)
 
     def be_calm(self) -> None:
         """Nothing new comes: all that takes time and no turns of others may be done in fewer."""
@@ -487,6 +495,7 @@ class _Modules:
                         setattr(module, attribute, instead)
         for name in ("store.files", "ledger.enduring"):
             sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
+        provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.
         ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0
 

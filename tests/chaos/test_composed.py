@@ -16,8 +16,9 @@ from tests.controller.chaos import SECONDS
 
 REPO = Path(__file__).parents[2]
 SABOTAGED = (
-    "synced_now_and_then", "intents_unwritten", "one_missing_answer_is_an_end",
-    "bought_from_an_unread_cloud", "an_old_suspend_ends_a_new_machine", "ended_without_an_end", "orphans_stay", "launched_again",
+    "spending_unlocked", "synced_now_and_then", "intents_unwritten",
+    "one_missing_answer_is_an_end", "bought_from_an_unread_cloud",
+    "an_old_suspend_ends_a_new_machine", "ended_without_an_end", "orphans_stay", "launched_again",
 )  # fmt: skip
 FOUND = "400"
 """Seeds within which each of these is found."""
