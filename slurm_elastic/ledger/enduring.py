@@ -19,7 +19,7 @@ from slurm_elastic.ledger import SOUND, Condition, Ledger
 from slurm_elastic.ledger.schema import LEDGER, LEDGER_TABLES, add_decisions
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.store.files import open_writer, wait_as_usual
-from slurm_elastic.store.refuge import Refuge
+from slurm_elastic.store.refuge import Refuge, require_file
 from slurm_elastic.store.store import Store
 from slurm_elastic.store.trouble import Kind, kind_of
 
@@ -81,6 +81,12 @@ class Enduring(Ledger):
             if not self._depth:
                 self._refuge.keep()
 
+    def _put(self, changes: str | None, sql: str, *values: object) -> None:
+        with self._lock:
+            super()._put(changes, sql, *values)
+            if not self._depth:
+                self._refuge.keep()
+
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._refuge.noticing():
             return super()._select(sql, *values)
@@ -128,6 +134,7 @@ class Followed(Ledger):
         self._db.close()  # first: what it has open of the file a second one would share with it
         self._identity, self._reads_only = None, False
         try:
+            require_file(self._path)  # slurm-elasticd makes it again
             connection = open_writer(self._path, LEDGER, timeout=SHORT)
             wait_as_usual(connection)
             found = os.stat(self._path)

@@ -309,7 +309,8 @@ LEDGER_TABLES = (
         turns=("ended",),
     ),
     Table(name="exclusions", keys=("kind", "scope"), reader=exclusion_from),
-    Table(name="directives", keys=("number",), reader=directive_from),
+    # An operator's word holds until it is ended, and is given in another process.
+    Table(name="directives", keys=("number",), reader=directive_from, past="true", at_once=True),
     Table(name="wanted_by", keys=("node",)),
     Table(
         name="runs",
@@ -321,8 +322,9 @@ LEDGER_TABLES = (
         turns=("end",),
     ),
     Table(name="drains", keys=("node", "begin"), where=_RECENT, newer=("end",)),
-    Table(name="set_aside", keys=("job",), reader=aside_from),
-    Table(name="lifted_requeues", keys=("job",)),
+    # How jobs of users were before we changed them; done twice, it does nothing more.
+    Table(name="set_aside", keys=("job",), reader=aside_from, past="true", turns=("until",)),
+    Table(name="lifted_requeues", keys=("job",), past="true", turns=("at",)),
     Table(name="counters", keys=("name",)),
     Table(name="settled", keys=("at",)),
     Table(name="told", keys=("key",)),

@@ -27,7 +27,8 @@ class Table(Struct, frozen=True, kw_only=True):
     may know of the same thing by other means, and less of it. ``doubted``: without the whole file
     nothing of it counts. ``past`` says which rows nothing changes any more: where they cannot be
     read, those of an older copy serve. ``turns``: columns whose change is written down at once, as
-    is a new row, for what is younger than that copy (``store.lately``).
+    is a new row, for what is younger than that copy (``store.lately``). ``at_once``: the copy is
+    made anew whoever changes one of its few rows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Table(Struct, frozen=True, kw_only=True):
     doubted: bool = False
     past: str = ""
     turns: tuple[str, ...] = ()
+    at_once: bool = False
 
 
 def copied(
@@ -63,7 +65,7 @@ def past(source: sqlite3.Connection, tables: Sequence[Table], now: float) -> Row
     rows: Rows = {}
     for table in tables:
         if table.past:
-            where = f"{table.where} and {table.past}"
+            where = f"{table.where} and {table.past}" if table.where else f"where {table.past}"
             rows[table.name], _ = _read(source, replace(table, where=where), now)
     return rows
 

@@ -61,17 +61,19 @@ class Refuge:
         also: Also | None = None,
     ) -> None:
         self._path, self._schema, self._tables = path, schema, tables
-        self._kept = path.with_name(f"{path.name}.kept")
+        self._kept = _copy_of(path)
         self._now, self._monotonic = now, monotonic
         self._mode, self._means, self._also = mode, means, also
         self._had: Rows = {}
         self._damage: sqlite3.DatabaseError | None = None
         self._again = float("-inf")
         self._look = self._next_copy = monotonic() + LOOK
+        self._orders: list[tuple[object, ...]] | None = None
         self.trouble: Trouble | None = None
         self.since = 0.0
         self._lately = Lately(path, schema, tables)
         try:
+            require_file(path)
             connection = files.open_writer(path, schema)
             self._lately.watch(connection)
             self._take(connection)
@@ -129,22 +131,33 @@ class Refuge:
         """Read what is on the disk, with a connection of its own: ours would answer from its cache
         for as long as nobody else writes. Only damage counts: a lock is met by the next write.
         """
-        if self._monotonic() < self._look:
-            return
-        self._look = self._monotonic() + LOOK
         try:
+            news = self._has_orders()
+            if not news and self._monotonic() < self._look:
+                return
+            self._look = self._monotonic() + LOOK
             with contextlib.closing(files.open_reader(self._path, self._schema)) as reader:
                 walk(reader, self._tables, self._now())
-                self._copy(reader)
+                self._copy(reader, at_once=news)
         except sqlite3.Error as error:
             if trouble_of(error, self._path).kind is Kind.CORRUPT:
                 raise
         except SlurmElasticError as error:
             log.debug("the file is not read: %s", error)
 
-    def _copy(self, reader: sqlite3.Connection) -> None:
+    def _has_orders(self) -> bool:
+        """Whether the last copy lacks something of the tables that are copied ``at_once``. A new
+        process makes one: the last may have died before it wrote down what it had just committed.
+        """
+        tables = [table.name for table in self._tables if table.at_once]
+        rows = [tuple(row) for name in tables for row in self.db.execute(f"select * from {name}")]
+        before, self._orders = self._orders, rows
+        return bool(tables) and rows != before
+
+    def _copy(self, reader: sqlite3.Connection, *, at_once: bool) -> None:
         """Keep what is past beside the file, which may be damaged one day."""
-        if self._monotonic() < self._next_copy or not any(table.past for table in self._tables):
+        is_due = at_once or self._monotonic() >= self._next_copy
+        if not is_due or not any(table.past for table in self._tables):
             return
         self._next_copy = self._monotonic() + COPY
         draft = self._kept.with_name(f".{self._kept.name}")
@@ -184,7 +197,7 @@ class Refuge:
             rows, whole = copied(source, self._tables, self._now(), SHORT)
             with contextlib.suppress(sqlite3.Error):
                 source.close()
-        if not whole and trouble.kind is Kind.CORRUPT:
+        if not whole and trouble.kind in (Kind.CORRUPT, Kind.LOST):
             for name, old in self._past().items():
                 rows[name] = old | rows.get(name, {})
         memory = files.open_memory(self._schema)
@@ -260,6 +273,16 @@ class Refuge:
         if not self._path.exists():
             set_aside(self._path, self._now())  # a -wal without its file
         return files.open_writer(self._path, self._schema, timeout=SHORT / 1000)
+
+
+def require_file(path: Path) -> None:
+    """LostFileError where only its copy is there: a new one would know nothing of what that has."""
+    if not path.exists() and _copy_of(path).exists():
+        raise files.lost(path)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.kept")
 
 
 # A damaged file is put beside, under its name with a date, never deleted.

@@ -6,19 +6,21 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from slurm_elastic.directive import Directive, LimitChange, Pause, Word
 from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
 from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.ledger.schema import LEDGER_TABLES
-from slurm_elastic.store.refuge import COPY, LOOK
-from tests.controller.world import World
+from slurm_elastic.model_ledger import Aside
+from slurm_elastic.store.refuge import COPY, LOOK, Refuge
+from tests.controller.world import Killed, World
 
 FULL = "slurm_elastic.store.refuge.require_room"
 
@@ -452,3 +454,154 @@ def broken_disk(*_: object) -> None:
 
 def rows(world: World) -> dict[str, Machine]:
     return {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+
+
+# A kill between a commit and its line in ``ledger.db.lately``, and what others than the daemon write.
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, World], None]:
+    """Dies right after the commit of a row that ``sql`` counts, before the line about it."""
+
+    def arm(sql: str, world: World) -> None:
+        real = Refuge.keep
+
+        def keep(self: Refuge) -> None:
+            if self.trouble is None and self.db.execute(sql).fetchone()[0]:
+                monkeypatch.setattr(Refuge, "keep", real)
+                raise Killed
+            real(self)
+
+        monkeypatch.setattr(Refuge, "keep", keep)
+
+    return arm
+
+
+STEPS = {
+    "intended": "select count(*) from launches where state = 'intent'",
+    "bought": "select count(*) from machines",
+    "asked to end": "select count(*) from machines where suspending is not null",
+    "ended": "select count(*) from machines where ended is not null",
+}
+
+
+def die_at(world: World, step: str, killed: Callable[[str, World], None]) -> None:
+    world.advance(1)
+    killed(STEPS[step], world)
+    world.slurm.submit(1, ("pub1",))
+    for _ in range(300):
+        world.advance(5)
+        if 1 in world.slurm.queue() and "RUNNING" in world.slurm.queue()[1].states:
+            world.slurm.finish(1)
+        if world.daemon is None:
+            return
+    raise AssertionError("it was not killed")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_was_committed_right_before_a_kill_is_known_when_the_file_is_lost_soon(
+    world: EnduringWorld, killed: Callable[[str, World], None], step: str
+) -> None:
+    die_at(world, step, killed)
+    world.start()
+    world.tick()
+    before = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    assert before or step == "intended"
+    spoil_all(world)
+    world.advance(COPY + 2 * LOOK)
+    after = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    for id_, one in before.items():
+        assert (after[id_].instance.launched, after[id_].instance.price) == (
+            one.instance.launched, one.instance.price
+        )  # fmt: skip
+        if one.ended is not None:
+            assert after[id_].ended == one.ended
+    assert launches(world) <= 1
+    assert in_books(world)
+
+
+@pytest.mark.parametrize("how", ["spoilt", "removed"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_file_that_is_lost_with_the_kill_hides_no_machine(
+    world: EnduringWorld, killed: Callable[[str, World], None], step: str, how: str
+) -> None:
+    die_at(world, step, killed)
+    if how == "spoilt":
+        spoil_all(world)
+    else:
+        for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+            (world.dir / name).unlink(missing_ok=True)
+    world.start()
+    world.advance(COPY)
+    assert world.ledger.end_only == ""
+    assert launches(world) <= 1
+    assert in_books(world)
+
+
+def in_books(world: World) -> bool:
+    """Each machine that was made is in the ledger as it was bought, and not for less than it cost."""
+    found = rows(world)
+    made = [m for a in world.accounts.values() for m in a.machines.values() if m.owner == "uuid-1"]
+    return all(
+        found[m.instance.id].instance.launched == m.instance.launched
+        and found[m.instance.id].instance.price == m.instance.price
+        for m in made
+    )
+
+
+@pytest.mark.parametrize("how", ["spoilt", "removed"])
+def test_an_operators_word_outlives_the_file_and_one_that_was_ended_does_not_come_back(
+    world: EnduringWorld, how: str
+) -> None:
+    """As ``slurm-elastic pause`` and ``limit`` write it, in a process of their own."""
+    world.advance(1)
+    with closing(Ledger(world.dir / "ledger.db")) as theirs:
+        over = theirs.direct(order(Pause(scope="cloud:pub"), world.now))
+        stays = theirs.direct(order(LimitChange(scope="", key="nodes", value=1), world.now))
+    world.advance(5)
+    with closing(Ledger(world.dir / "ledger.db")) as theirs:
+        theirs.end_directive(over.number)
+    world.advance(5)
+    world.stop()
+    if how == "spoilt":
+        spoil_all(world)
+    else:
+        for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+            (world.dir / name).unlink(missing_ok=True)
+    world.start()
+    world.advance(30)
+    assert world.ledger.end_only == ""
+    assert world.ledger.directives() == (stays,)
+
+
+def order(word: Word, now: float) -> Directive:
+    return Directive(word=word, who="root", since=now, starts=now, until=None, reason="")
+
+
+def test_how_jobs_were_before_they_were_changed_outlives_the_file(world: EnduringWorld) -> None:
+    world.advance(1)
+    row = Aside(job=7, account="physics", partitions=("pub", "onp"), begin=0.0, until=5.0)
+    world.ledger.set_aside([row])
+    world.ledger.lift_requeue(8, 0, world.now)
+    world.stop()
+    spoil_all(world)
+    world.start()
+    world.ledger.check()
+    assert world.ledger.asides() == (row,)
+    assert world.ledger.lifted_requeues() == ((8, 0),)
+
+
+def test_a_ledger_of_which_only_the_copy_is_there_is_made_by_the_daemon_alone(
+    world: EnduringWorld,
+) -> None:
+    """slurm-elastic-ckptman that starts first would make one that knows nothing."""
+    world.advance(1)
+    world.stop()
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (world.dir / name).unlink(missing_ok=True)
+    with closing(Followed(world.dir / "ledger.db")) as other:
+        assert not (world.dir / "ledger.db").exists()
+        world.start()
+        world.advance(30)
+        other._again = float("-inf")
+        assert other.machines() == ()
