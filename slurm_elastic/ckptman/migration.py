@@ -272,22 +272,21 @@ def _verified(site: Site, move: Migration, image: Image) -> bool:
 
 
 def _requeue(site: Site, move: Migration) -> Migration:
-    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself."""
+    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself. By a list
+    that is no older than that question: a run that Slurm has begun since would be ended.
+    """
     run = move.run
     try:
-        job = site.jobs.look(run.job)
-    except SlurmError as error:
-        return _not_yet(site, move, str(error))
-    if job is None:
-        return over(site, move, Step.ENDED, "Slurm does not know it any more")
-    if job.restarts > run.attempt:
-        return to(site, move, Step.REQUEUED)
-    if job.states & ENDED and not ended_for_us(site, move, job):
-        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
-    if not job.requeue and not _may_be_requeued(site, move):
-        return to(site, move, Step.WAITING, at=None, again=False)
-    reach("rescue.before-requeue")
-    try:
+        job = site.jobs.anew(run.job)
+        if (elsewhere := _is_over(site, move, job)) is not None:
+            return elsewhere
+        if job is not None and not job.requeue:
+            if not _may_be_requeued(site, move):
+                return to(site, move, Step.WAITING, at=None, again=False)
+            # That took its time.
+            if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
+                return elsewhere
+        reach("rescue.before-requeue")
         site.slurm.requeue(run.job)
     except SlurmError as error:
         return _not_yet(site, move, str(error))
@@ -297,6 +296,17 @@ def _requeue(site: Site, move: Migration) -> Migration:
     source = "its start" if move.image is None else f"save {move.image.number}"
     say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
     return move
+
+
+def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | None:
+    """The move at the step that its run has come to without us; None while it is to be requeued."""
+    if job is None:
+        return over(site, move, Step.ENDED, "Slurm does not know it any more")
+    if job.restarts > move.run.attempt:
+        return to(site, move, Step.REQUEUED)
+    if job.states & ENDED and not ended_for_us(site, move, job):
+        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return None
 
 
 def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.migration import MOST_HELP
 from slurm_elastic.ckptman.nodes import MARK, settle
+from slurm_elastic.ckptman.site import FRESH, JobList
 from slurm_elastic.ckptman.tally import lost_node_seconds
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model_slurm import NOWHERE
+from slurm_elastic.model_slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.policies.threat import Answer, Cause, Threat, by_subject
+from slurm_elastic.slurm.fake import FakeSlurm
 from tests.ckptman.world import CkptWorld
 
 
@@ -392,6 +395,89 @@ def test_slurm_that_does_not_answer_keeps_nothing_from_being_saved(world: CkptWo
     world.slurm.broken = None
     world.until(lambda: world.back(7, 1))
     assert world.saver.calls.count(("checkpoint", 7)) == 1
+
+
+def started_by_slurm(world: CkptWorld, job: int) -> None:
+    """Slurm has requeued it by itself, and it runs elsewhere already."""
+    world.slurm.requeue(job)
+    world.slurm.start_now(job)
+    world.slurm.set_job(job, states=frozenset({"RUNNING"}), nodes=("pub2",))
+
+
+def saved_move(world: CkptWorld) -> Migration:
+    """Its run is saved and stopped; the next step is the requeue. Lists serve for a moment."""
+
+    def unanswered(job: int) -> None:
+        raise SlurmError(("scontrol", "requeue"), None, "hangs")
+
+    node = world.runs(7, requeue=False).nodes[0]
+    world.slurm.requeue = unanswered  # type: ignore[method-assign]
+    world.interrupt(node, notice=10_000.0)
+    world.until(lambda: any(m.step is Step.SAVED for m in world.migrations()))
+    del world.slurm.requeue  # type: ignore[method-assign]
+    world.ckpt.jobs._fresh, world.ckpt.jobs._clock = FRESH, lambda: world.now
+    world.advance(1, step=1.0)
+    (move,) = world.migrations()
+    return move
+
+
+def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptWorld) -> None:
+    move = saved_move(world)
+    world.slurm.set_job(7, requeue=True)
+    world.ckpt.jobs.read()
+    started_by_slurm(world, 7)
+    world.now += FRESH / 2
+    after = migration.go_on(world.ckpt, move)
+    assert world.job(7).restarts == 1
+    assert after.step is Step.REQUEUED
+    world.until(lambda: world.migrations()[0].over)
+    assert world.migrations()[0].step is Step.BACK
+
+
+def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = saved_move(world)
+    world.slurm.set_job(7, requeue=False)
+    world.now += 1  # the last look's list is from before
+    real = world.slurm.set_requeue
+
+    def slow(job: int, *, requeue: bool) -> None:
+        real(job, requeue=requeue)
+        started_by_slurm(world, job)
+        world.now += 1
+
+    monkeypatch.setattr(world.slurm, "set_requeue", slow)
+    assert migration.go_on(world.ckpt, move).step is Step.REQUEUED
+    assert world.job(7).restarts == 1
+
+
+def test_ten_moves_that_ask_at_once_cost_two_lists() -> None:
+    asked, answered = threading.Semaphore(0), threading.Event()
+    lists: list[None] = []
+
+    class Slow(FakeSlurm):
+        def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+            lists.append(None)
+            assert answered.wait(patience(30))
+            return super().jobs(ended=ended)
+
+    ticks = itertools.count(1)
+
+    def clock() -> float:
+        asked.release()
+        return float(next(ticks))
+
+    jobs = JobList(Slow(), clock)
+    threads = [threading.Thread(target=jobs.anew, args=(7,)) for _ in range(10)]
+    for one in threads:
+        one.start()
+    for _ in range(11):  # each its question, the first also when its list began
+        assert asked.acquire(timeout=patience(30))
+    answered.set()
+    for one in threads:
+        one.join(patience(30))
+    assert len(lists) == 2
 
 
 def test_a_stopped_run_whose_requeue_never_comes_goes_on(world: CkptWorld) -> None:
