@@ -146,9 +146,10 @@ class OneByOne:
         found = {m.node: m for m in mine if m.state in STANDING}
         now = self._clock()
         with self._lock:
+            over = self._ended | {m.id for m in listed if m.state not in STANDING}
             for node in spec.nodes:
                 made, at = self._made.get((spec.generation, node), (None, 0.0))
-                if made and made.id not in self._ended and now - at < self._lag:
+                if made and made.id not in over and now - at < self._lag:
                     found.setdefault(node, made)
         return found
 

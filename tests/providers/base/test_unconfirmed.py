@@ -101,6 +101,17 @@ def test_each_order_counts_anew(orders: UnconfirmedOrders, clock: Clock) -> None
         orders.require(spec(), ["n1"])
 
 
+def test_it_is_told_how_long_the_latest_order_keeps_all_waiting(
+    orders: UnconfirmedOrders, clock: Clock
+) -> None:
+    order(orders, "n1", error=LOST)
+    clock.now += 20
+    order(orders, "n2", error=LOST)
+    clock.now += 10
+    with pytest.raises(UnsettledError, match=r"2 machine.* 10 s ago .* for another 50 s"):
+        orders.require(spec(), NODES)
+
+
 def test_what_an_earlier_process_ordered_counts_from_the_begin_of_this_one(clock: Clock) -> None:
     orders = UnconfirmedOrders("nebula", LAG, clock)
     orders.require(spec(), NODES)

@@ -1,0 +1,295 @@
+"""Hosts that are switched on and off: whose each is, and what is believed of one that is silent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Pool
+from slurm_elastic.providers.base.claims import Claim, Claims
+from slurm_elastic.providers.base.host_settings import HostsCloud
+from slurm_elastic.providers.base.switched import SwitchedHosts
+from slurm_elastic.testing.contract import CLUSTER
+
+T0 = 1_800_000_000.0
+HOSTS = {"h1": "bmc1", "h2": "bmc2", "h3": "bmc3"}
+POOL = Pool(
+    name="rack", cloud="rack", nodes=tuple(HOSTS), cpus=2, real_memory=4000,
+    markets=(Market.RESERVED,),
+)  # fmt: skip
+PENDING, RUNNING, STOPPING = InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING
+
+
+class Power:
+    """Hosts in memory; ``refuse`` has what each switch says, ``silent`` the ones that say nothing."""
+
+    def __init__(self) -> None:
+        self.on: set[str] = set()
+        self.orders: list[tuple[str, str]] = []
+        self.asked: list[str] = []
+        self.refuse: dict[str, ProviderError] = {}
+        self.silent: set[str] = set()
+
+    def is_on(self, host: str) -> bool:
+        self.asked.append(host)
+        if host in self.silent:
+            raise TransientError("rack", "Timeout", f"{host} does not answer")
+        return host in self.on
+
+    def switch(self, host: str, word: str) -> None:
+        self.orders.append((host, word))
+        if host in self.refuse:
+            raise self.refuse[host]
+
+
+class Bed:
+    def __init__(self, place: Path) -> None:
+        self.now, self.power = T0, Power()
+        self.file = place / "claims.db"
+        self.claims = Claims("rack", self.file, timeout=0.1)
+        self.provider = self.open()
+
+    def open(self, cluster: Cluster = CLUSTER, hosts: Mapping[str, str] = HOSTS) -> SwitchedHosts:
+        settings = HostsCloud(
+            name="rack", location=Location.ON_PREMISES, hosts=dict(hosts),
+            types={"host": InstanceType(cpus=2, memory=4096, price=0.05)},
+            on_wait=120.0, off_wait=180.0,
+        )  # fmt: skip
+        return SwitchedHosts(settings, cluster, self.power, self.claims, lambda: self.now)
+
+    def spec(self, *nodes: str, generation: str = "g1") -> LaunchSpec:
+        offer = self.provider.offers(POOL)[0]
+        return LaunchSpec(generation=generation, pool=POOL, nodes=nodes, offer=offer)
+
+    def launch(self, *nodes: str, generation: str = "g1") -> list[str]:
+        found = self.provider.launch(self.spec(*nodes, generation=generation))
+        return [one.id for one in found]
+
+    def states(self) -> dict[str, InstanceState]:
+        return {one.node: one.state for one in self.provider.instances()}
+
+    def claimed(self) -> set[str]:
+        return set(self.claims.all())
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+# starting
+
+
+def test_a_free_host_is_claimed_and_switched_on(bed: Bed) -> None:
+    assert [o.free for o in bed.provider.offers(POOL)] == [3]
+    assert bed.launch("h1", "h2") == ["h1-g1", "h2-g1"]
+    assert sorted(bed.power.orders) == [("h1", "on"), ("h2", "on")]
+    assert [o.free for o in bed.provider.offers(POOL)] == [1]
+    (machine, _) = bed.provider.instances()
+    assert (machine.price, machine.launched, machine.instance_type) == (0.05, T0, "host")
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (AuthError("rack", "HTTP401", "who are you"), set()),
+        (TransientError("rack", "HTTP500", "perhaps"), {"h1"}),
+    ],
+    ids=["refused", "in doubt"],
+)
+def test_a_host_that_was_not_switched_on_is_free_again_and_one_in_doubt_is_not(
+    bed: Bed, error: ProviderError, kept: set[str]
+) -> None:
+    bed.power.refuse["h1"] = error
+    with pytest.raises(type(error)):
+        bed.launch("h1")
+    assert bed.claimed() == kept
+
+
+def test_what_is_no_host_or_in_use_cannot_be_had(bed: Bed) -> None:
+    bed.power.on = {"h2"}
+    with pytest.raises(CapacityError, match="no host is named h9"):
+        bed.launch("h9")
+    with pytest.raises(CapacityError, match="h2 is on, and not by us"):
+        bed.launch("h2")
+    assert bed.claimed() == set()
+    assert bed.power.orders == []
+
+
+def test_a_repeated_launch_gives_its_order_again_where_nothing_is_on_yet(bed: Bed) -> None:
+    bed.launch("h1", "h2")
+    bed.launch("h3", generation="g2")
+    bed.power.on = {"h2"}
+    bed.power.orders.clear()
+    assert bed.launch("h1", "h2") == ["h1-g1", "h2-g1"]
+    assert bed.power.orders == [("h1", "on")]
+
+
+# what a look shows
+
+
+def test_one_that_was_seen_on_and_is_off_is_over(bed: Bed) -> None:
+    bed.launch("h1")
+    assert bed.states() == {"h1": PENDING}
+    bed.power.on = {"h1"}
+    assert bed.states() == {"h1": RUNNING}
+    bed.power.on = set()
+    assert bed.states() == {}
+    assert bed.claimed() == set()
+
+
+def test_one_that_does_not_come_on_in_its_time_ends(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.now = T0 + 119
+    assert bed.states() == {"h1": PENDING}
+    assert bed.power.orders == [("h1", "on")]
+    bed.now = T0 + 120
+    assert bed.states() == {"h1": STOPPING}
+    assert bed.power.orders[1:] == [("h1", "off")], "it may have an order to come on"
+    assert bed.states() == {}
+    assert bed.claimed() == set()
+
+
+def test_one_that_does_not_shut_down_in_its_time_is_switched_off(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.now = T0 + 1000
+    bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders[1:] == [("h1", "shutdown")]
+    bed.now += 179
+    assert bed.states() == {"h1": STOPPING}
+    assert len(bed.power.orders) == 2
+    bed.now += 1
+    assert bed.states() == {"h1": STOPPING}
+    assert bed.power.orders[2:] == [("h1", "off")]
+
+
+def test_ended_before_it_was_on_it_is_kept_until_it_cannot_come_on_any_more(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders[1:] == [("h1", "off")]
+    assert bed.states() == {"h1": STOPPING}
+    bed.now += 120
+    assert bed.states() == {}
+
+
+def test_a_silent_host_is_as_it_was_and_where_all_are_nothing_is_known(bed: Bed) -> None:
+    bed.launch("h1", "h2")
+    bed.power.on = {"h1", "h2"}
+    bed.states()
+    bed.power.silent, bed.power.on = {"h1"}, {"h1"}
+    assert bed.states() == {"h1": RUNNING}
+    bed.power.silent = {"h1", "h2"}
+    with pytest.raises(TransientError, match="h1 does not answer"):
+        bed.provider.instances()
+    bed.power.silent = set()
+    assert bed.states() == {"h1": RUNNING}
+
+
+def test_without_a_machine_one_host_says_whether_the_rack_answers(bed: Bed) -> None:
+    assert bed.states() == {}
+    bed.provider.check()
+    assert bed.power.asked == ["h1", "h1"]
+    bed.power.silent = {"h1"}
+    for ask in (bed.provider.instances, bed.provider.check):
+        with pytest.raises(TransientError):
+            ask()
+
+
+def test_hosts_of_another_cluster_or_of_no_configuration_are_not_ours(bed: Bed) -> None:
+    bed.launch("h1", "h2")
+    other = bed.open(cluster=replace(CLUSTER, uuid="11111111-2222-3333-4444-555555555555"))
+    assert other.instances() == ()
+    other.terminate(["h1-g1"])
+    assert [m.node for m in bed.open(hosts={"h2": "bmc2"}).instances()] == ["h2"]
+    assert sorted(bed.power.orders) == [("h1", "on"), ("h2", "on")]
+
+
+# ending
+
+
+def test_an_id_of_an_earlier_launch_or_of_nobody_ends_nothing(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.provider.terminate(["h1-g0", "h1", "h2-g1"])
+    assert bed.power.orders == [("h1", "on")]
+
+
+def test_it_ends_also_where_that_cannot_be_noted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+
+    def full(*_: object) -> bool:
+        raise TransientError("rack", "NoClaims", "disk full")
+
+    monkeypatch.setattr(bed.claims, "change", full)
+    bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders[1:] == [("h1", "shutdown")]
+
+
+def test_a_second_order_to_end_does_not_begin_its_time_anew(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.provider.terminate(["h1-g1"])
+    bed.now += 100
+    bed.provider.terminate(["h1-g1"])
+    assert bed.claims.all()["h1"].ending == T0
+
+
+# doctor
+
+
+def test_each_host_is_told_of(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on, bed.power.silent = {"h1", "h2"}, {"h3"}
+    found = {one.what: one for one in bed.provider.examine([POOL])}
+    assert (found["host h1"].level, found["host h1"].found) == (Level.OK, "on, ours")
+    assert found["host h2"].level is Level.NOTE
+    assert "on, and not by us" in found["host h2"].found
+    assert found["host h3"].level is Level.WRONG
+    assert "Timeout: h3 does not answer" in found["host h3"].found
+    bed.power.on, bed.power.silent = set(), set()
+    found = {one.what: one for one in bed.provider.examine([POOL])}
+    assert {(one.level, one.found) for one in found.values()} == {(Level.OK, "off")}
+
+
+def test_and_of_claims_that_cannot_be_read(bed: Bed) -> None:
+    bed.file.write_text("no database" * 100)
+    (one,) = bed.provider.examine([POOL])
+    assert (one.what, one.level) == ("claims", Level.WRONG)
+    assert "NoClaims" in one.found
+
+
+# claims
+
+
+def test_a_claim_is_the_first_ones(bed: Bed) -> None:
+    one, other = Claim(marks={"a": "1"}), Claim(marks={"a": "2"})
+    assert bed.claims.take("h1", one)
+    assert not bed.claims.take("h1", other)
+    assert bed.claims.all() == {"h1": one}
+    assert not bed.claims.change("h1", other, replace(other, seen=True))
+    bed.claims.release("h1", other)
+    assert bed.claims.all() == {"h1": one}, "what another process has changed is not ours to change"
+    assert bed.claims.change("h1", one, other)
+    bed.claims.release("h1", other)
+    assert bed.claims.all() == {}
+
+
+def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(bed: Bed) -> None:
+    bed.claims.take("h1", Claim(marks={}))
+    with sqlite3.connect(bed.file) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(TransientError, match="cannot be used: database is locked"):
+            bed.claims.take("h2", Claim(marks={}))
+        other.rollback()
+    assert bed.claimed() == {"h1"}
