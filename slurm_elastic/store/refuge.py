@@ -312,7 +312,7 @@ def set_aside(path: Path, now: float) -> Path | None:
         return None
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     number = 1
-    while aside.exists():
+    while any(aside.with_name(aside.name + s).exists() for s in (*_BESIDE, "")):
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     for one in there:
