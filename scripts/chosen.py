@@ -61,7 +61,8 @@ class TestMap:
         beside = frozenset(test for test in self._seconds if test.startswith(tuple(mirrored)))
         tests = every if old is None else seen.get(old, beside)
         tests = tests or every | beside
-        changed = [file for file in self._changed() if file.startswith(tuple(mirrored))]
+        new = self._changed()
+        changed = [file for own in mirrored for file in new if file.startswith(own)]
         left = [test for test in tests if test.partition("::")[0] not in changed]
         left.sort(key=lambda t: (not t.startswith(tuple(mirrored)), self._seconds[t]))
         return changed + self._affordable(left)

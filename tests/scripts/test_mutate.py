@@ -160,6 +160,10 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
     b, c = "tests/test_a.py::test_b", "tests/test_a.py::test_c"
     assert known.seeing(path, 4, ["tests/"]) == ["tests/test_new.py", c]
     assert known.seeing(path, 3, ["tests/test_a"]) == [c, b]
+    (tmp_path / "tests" / "test_last.py").write_text("")
+    known = mutate.chosen.TestMap.of(tmp_path)
+    changed = ["tests/test_new.py", "tests/test_last.py"]
+    assert known.seeing(path, 4, [*changed, "tests/test_a.py"]) == [*changed, c]
     assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
     assert mutate.chosen.TestMap.of(tmp_path / "tests") is None
 
