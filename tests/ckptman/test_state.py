@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate import (
+    KNOWN_IMAGES,
+    CheckpointState,
+    Migration,
+    RecordedNotice,
+    Step,
+    Verdict,
+)
+from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.policies.threat import Cause
 
 RUN = JobRun(
     job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p", started=1.0
@@ -151,3 +160,151 @@ def test_one_machine_is_counted_once_with_the_first_notice_that_takes_it(
     state.warn(NOTICE, again, now=5.0)
     state.warn(again, now=6.0)
     assert state.interruptions(0.0) == {"spot": 1}
+
+
+def of_run(job: int, attempt: int, **fields: object) -> Migration:
+    return replace(MOVE, run=replace(RUN, job=job, attempt=attempt), **fields)
+
+
+RENEWED = {"cause": Cause.LIMIT, "step": Step.BACK, "reached": {Step.REQUEUED: 5.0}}
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
+    tmp_path: Path, *, remembers: bool
+) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        if remembers:
+            state.refresh()
+            assert state.renewals(7, 9) == 0
+        state.put(
+            of_run(7, 0, **RENEWED),
+            of_run(7, 1, **(RENEWED | {"cause": Cause.RECLAIM})),
+            of_run(7, 2, **(RENEWED | {"reached": {}})),
+            of_run(7, 3, **RENEWED),
+            of_run(8, 0, **RENEWED),
+        )
+        assert [state.renewals(7, restarts) for restarts in (0, 1, 3, 4, 9)] == [0, 1, 1, 2, 2]
+        assert state.was_moved(7, 2)
+        assert not state.was_moved(7, 4)
+
+
+def test_a_move_at_a_time_limit_is_about_the_job_and_any_other_about_its_nodes() -> None:
+    assert of_run(7, 0, cause=Cause.LIMIT).what == ("job:7",)
+    assert of_run(7, 0).what == ("n1",)
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_move_that_is_over_is_open_no_more(state: CheckpointState, step: Step) -> None:
+    state.put(of_run(7, 0), of_run(7, 1))
+    state.put(of_run(7, 0, step=step))
+    is_over = step in (Step.BACK, Step.STAYED, Step.ENDED)
+    assert (state.open_migration(7, 0) is None) is is_over
+    assert state.open_migration(7, 1) is not None
+
+
+def test_moves_are_told_in_the_order_of_their_last_change(state: CheckpointState) -> None:
+    state.put(*(of_run(job, 0, changed=at) for job, at in ((1, 9.0), (2, 3.0), (3, 5.0))))
+    assert [move.run.job for move in state.migrations()] == [2, 3, 1]
+    assert [move.run.job for move in state.migrations(since=0.0)] == [2, 3, 1]
+
+
+def test_images_are_told_newest_first_and_each_job_keeps_its_own(state: CheckpointState) -> None:
+    do(state, MANY)
+    state.saved(image(1, job=8))
+    assert [i.number for i in state.images()] == [6, 5, 4, 3, 2, 1]
+    assert [i.job for i in state.images(8)] == [8]
+    state.forget(image(4))
+    assert [i.number for i in state.images(7)] == [6, 5, 3, 2]
+    state.forget_job(7)
+    assert [i.job for i in state.images()] == [8]
+
+
+def test_notices_are_told_oldest_first_until_they_are_over(state: CheckpointState) -> None:
+    some = [
+        replace(NOTICE, key=key, notice=replace(NOTICE.notice, instance=key, seen=seen))
+        for key, seen in (("a", 9.0), ("c", 3.0), ("b", 3.0))
+    ]
+    assert state.warn(*some, now=10.0) == tuple(some)
+    assert [one.key for one in state.notices()] == ["b", "c", "a"]
+    state.close_notice(some[1], 11.0, release="n1")
+    assert [one.key for one in state.notices()] == ["b", "a"]
+    assert state.releases() == ("n1",)
+    state.released("n2")
+    assert state.releases() == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        ({}, {"spot": 1}),
+        ({"offer": ""}, {}),
+        ({"notice": replace(NOTICE.notice, kind=NoticeKind.REBALANCE)}, {}),
+    ],
+)
+def test_a_machine_that_is_taken_away_counts_against_its_offer(
+    state: CheckpointState, change: dict[str, object], counted: dict[str, int]
+) -> None:
+    state.warn(replace(NOTICE, **change), now=5.0)
+    assert state.interruptions(5.0) == counted
+    assert state.interruptions(5.1) == {}
+
+
+def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) -> None:
+    first = Verdict(job=7, label="7", attempt=0, method="criu", at=1.0, why="a lock", remedy="x")
+    other = replace(first, job=8)
+    state.judge(first)
+    state.judge(other)
+    state.judge(replace(first, why="a socket", moved=True))
+    assert state.unsavable() == {7: replace(first, why="a socket", moved=True), 8: other}
+    state.acquit(7)
+    assert state.unsavable() == {8: other}
+
+
+# while the file cannot be used
+
+
+@pytest.fixture
+def enduring(tmp_path: Path) -> Iterator[EnduringState]:
+    with contextlib.closing(
+        EnduringState(tmp_path / "checkpoints.db", lambda: 50.0, lambda: 5.0)
+    ) as made:
+        yield made
+
+
+def breaks(state: CheckpointState, table: str) -> None:
+    state._db.execute(
+        f"create temp trigger t before insert on {table} begin select raise(abort, 'no room'); end"
+    )
+
+
+def test_a_write_that_fails_is_done_in_memory(enduring: EnduringState, tmp_path: Path) -> None:
+    enduring.put(MOVE)
+    assert enduring.trouble == ("", "", 0.0)
+    breaks(enduring, "rescues")
+    enduring.put(of_run(8, 0))
+    what, remedy, since = enduring.trouble
+    assert what.startswith("in memory only: ")
+    assert (bool(remedy), since) == (True, 50.0)
+    assert [move.run.job for move in enduring.migrations()] == [7, 8]
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db", read_only=True)) as file:
+        assert [move.run.job for move in file.migrations()] == [7]
+
+
+def test_what_fails_in_memory_too_is_an_error(enduring: EnduringState) -> None:
+    breaks(enduring, "rescues")
+    enduring.put(MOVE)
+    breaks(enduring, "rescues")
+    with pytest.raises(sqlite3.Error, match="no room"):
+        enduring.put(of_run(8, 0))
+
+
+def test_a_read_that_fails_is_answered_of_memory(enduring: EnduringState) -> None:
+    enduring.put(MOVE)
+    enduring._db.execute("alter table releases rename to other")
+    assert enduring.releases() == ()
+    assert enduring.trouble[0] != ""
+    assert enduring.migrations() == (MOVE,)
+    enduring._db.execute("drop table releases")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        enduring.releases()
