@@ -131,3 +131,36 @@ def test_what_was_taken_back_is_not_told(
         raise RuntimeError
     lately.write(db)
     assert restored(tmp_path) == {}
+
+
+def test_a_disk_that_takes_some_bytes_at_a_time_gets_them_all(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.write
+    db.execute("insert into notes values ('a', 1, null)")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda file, data: whole(file, data[:7]))
+        lately.write(db)
+    assert restored(tmp_path) == {"a": ("a", 1.0, None)}
+
+
+def test_lines_that_cannot_be_read_are_told_and_the_copy_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert restored(tmp_path, {"a": ("a", 1.0, 4.0)}) == {"a": ("a", 1.0, 4.0)}
+    assert caplog.messages == [], "there are none"
+    (tmp_path / "notes.db.lately").mkdir()
+    assert restored(tmp_path, {"a": ("a", 1.0, 4.0)}) == {"a": ("a", 1.0, 4.0)}
+    (told,) = caplog.messages
+    assert told.startswith("what has changed since the last copy is not known: ")
+
+
+def test_a_row_that_is_gone_is_told_as_gone(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null), ('b', 1, null)")
+    lately.write(db)
+    db.execute("update notes set ended = 9 where id = 'a'")
+    db.execute("delete from notes where id = 'a'")
+    lately.write(db)
+    assert restored(tmp_path) == {"b": ("b", 1.0, None)}

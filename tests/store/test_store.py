@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from patience import patience
 
 from slurm_elastic.ckptstate import SCHEMA as CHECKPOINTS
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -20,7 +27,7 @@ from slurm_elastic.store.files import (
     open_writer,
     wait_as_usual,
 )
-from slurm_elastic.store.store import Store, Write, transaction
+from slurm_elastic.store.store import Store, Table, Write, transaction
 
 NOTES = Schema("notes", "the test", (("create table notes (text text not null)",),))
 INSERT = "insert into notes (text) values (?)"
@@ -142,3 +149,170 @@ def test_nothing_to_write_begins_nothing(notes: Notes) -> None:
     nothing: list[Write] = []
     notes._write(nothing)
     assert begun == []
+
+
+class Remembering(Notes):
+    TABLES: ClassVar[Mapping[str, Table]] = {
+        "notes": ("select text from notes order by text", lambda row: row["text"])
+    }
+
+    def known(self) -> tuple[str, ...]:
+        return self._tables("notes")[0]
+
+
+@pytest.fixture
+def one(path: Path) -> Iterator[Remembering]:
+    with closing(Remembering(open_writer(path, NOTES))) as made:
+        yield made
+
+
+@pytest.fixture
+def other(path: Path, one: Remembering) -> Iterator[Notes]:
+    with closing(Notes(open_writer(path, NOTES))) as made:
+        yield made
+
+
+def test_who_never_begins_a_pass_reads_each_time(one: Remembering, other: Notes) -> None:
+    assert one.known() == ()
+    other.note("a")
+    assert one.known() == ("a",)
+
+
+def test_in_a_pass_a_table_is_of_one_moment_but_for_ones_own_writes(
+    one: Remembering, other: Notes
+) -> None:
+    one.refresh()
+    assert one.known() == ()
+    other.note("a")
+    assert one.known() == ()
+    one.note("b")
+    assert one.known() == ("a", "b")
+    other.note("c")
+    one.refresh()
+    assert one.known() == ("a", "b", "c")
+    one._put(None, INSERT, "d")
+    assert one.known() == ("a", "b", "c"), "it said that it changes nothing"
+    one._put("notes", INSERT, "e")
+    assert one.known() == ("a", "b", "c", "d", "e")
+
+
+def test_a_pass_in_which_nobody_wrote_reads_nothing(one: Remembering) -> None:
+    one.refresh()
+    one.known()
+    asked: list[str] = []
+    one._db.set_trace_callback(asked.append)
+    one.refresh()
+    one.known()
+    assert asked == ["pragma data_version"]
+
+
+def test_what_is_read_inside_a_transaction_is_not_remembered(one: Remembering) -> None:
+    one.refresh()
+
+    def half() -> None:
+        with one._transaction("notes") as db:
+            db.execute(INSERT, ("half",))
+            assert one.known() == ("half",)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert one.known() == ()
+
+
+def test_several_writes_together_are_all_there_or_none(one: Remembering, other: Notes) -> None:
+    one.refresh()
+    with one.together():
+        one._put("notes", INSERT, "a")
+        with one._transaction("notes") as db:
+            db.execute(INSERT, ("b",))
+        assert other.all() == []
+    assert other.all() == ["a", "b"]
+    assert one.known() == ("a", "b")
+
+    def broken() -> None:
+        with one.together():
+            one._put("notes", INSERT, "c")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert other.all() == ["a", "b"]
+    assert one.known() == ("a", "b")
+
+
+def test_what_a_write_came_to_is_remembered_outside_of_transactions_alone(
+    one: Remembering,
+) -> None:
+    one._keep("notes", ("x",))
+    assert one.known() == (), "before the first pass"
+    one.refresh()
+    with one.together():
+        one._keep("notes", ("x",))
+    assert one.known() == ()
+    one._keep("notes", ("x",))
+    assert one.known() == ("x",)
+
+
+def test_of_another_file_nothing_is_remembered(one: Remembering) -> None:
+    one.refresh()
+    one.note("a")
+    assert one.known() == ("a",)
+    before = one._db
+    one._use(before)
+    assert one._memory
+    one._use(open_memory(NOTES))
+    assert one.known() == ()
+    before.close()
+
+
+# reading alone
+
+
+def test_a_reader_of_no_file_is_told_who_makes_it(path: Path) -> None:
+    with pytest.raises(SlurmElasticError) as caught:
+        open_reader(path, NOTES)
+    assert str(caught.value) == f"there is no notes at {path}; the test makes it when it starts"
+    assert not path.exists()
+
+
+@pytest.fixture
+def anyones() -> Iterator[Path]:
+    """A directory that everybody may look into."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be nobody")
+def test_a_file_is_read_where_nothing_may_be_written_beside_it(anyones: Path) -> None:
+    """After a clean stop it is whole by itself; with a log beside it, it is not."""
+    path = anyones / "notes.db"
+    with closing(Notes(open_writer(path, NOTES))) as made:
+        made.note("a")
+    path.chmod(0o644)
+    assert read_as_nobody(path) == "a"
+    path.with_name("notes.db-wal").write_bytes(b"x" * 64)
+    path.with_name("notes.db-wal").chmod(0o600)
+    assert read_as_nobody(path) == "OperationalError"
+
+
+def read_as_nobody(path: Path) -> str:
+    """By a process that may write nothing there."""
+    code = (
+        "import os, sqlite3, sys; from pathlib import Path\n"
+        "from slurm_elastic.store.files import Schema, open_reader\n"
+        f"schema = Schema('notes', 'the test', {NOTES.migrations!r})\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "try:\n"
+        "    print(*(row[0] for row in open_reader(Path(sys.argv[1]), schema).execute("
+        "'select text from notes')))\n"
+        "except sqlite3.Error as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True,
+        timeout=patience(60), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
