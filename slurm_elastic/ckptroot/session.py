@@ -360,7 +360,10 @@ class Session:
         return outputs.new(self._keep, self._meta.outputs, self._caller)
 
     def _complete(self, image: Path, writing: dict[str, int], begun: float, room: int) -> Manifest:
-        """All that belongs to an image, on disk: at most ``room`` bytes."""
+        """All that belongs to an image, on disk: at most ``room`` bytes. Holes count where it is
+        read: they take no room, but whoever verifies the image reads them.
+        """
+        most = room
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
         self._method.gather(image, max(room - allocated(image), 0))
@@ -381,7 +384,7 @@ class Session:
             taken=time.time(),
             pid=self._method.pid,
             versions=self._method.versions(),
-            files=manifests.digests(image),
+            files=manifests.digests(image, most),
             writing=sizes,
             locked=self._method.locked(),
             seconds=time.monotonic() - begun,

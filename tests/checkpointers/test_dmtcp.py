@@ -330,6 +330,19 @@ def test_an_image_beyond_the_jobs_quota_is_not_copied(fair: NodeBed, size: str) 
     save(fair, other)
 
 
+def test_many_images_of_holes_are_no_more_to_read_than_one_may_be(fair: NodeBed) -> None:
+    """They take no room, and were read whole on the node and by the head for hours."""
+    run = fair.run(7)
+    fair.sabotage(
+        7,
+        "for n in range(20):\n"
+        "    (directory / f'a{n}.dmtcp').touch(); os.truncate(directory / f'a{n}.dmtcp', 10 << 20)",
+    )
+    with pytest.raises(CheckpointError, match="more than"):
+        save(fair, run, within=30.0)
+    assert fair.works(run)
+
+
 def test_the_scripts_copy_is_for_its_user_to_run_and_not_to_fill(fair: NodeBed) -> None:
     fair.run()
     script = fair.home / "shared" / "t" / "7" / "script"
