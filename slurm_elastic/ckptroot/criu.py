@@ -22,7 +22,7 @@ from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
-from slurm_elastic.ckptroot.proc import memory_of, status_of
+from slurm_elastic.ckptroot.proc import memory_of, shared_of, status_of
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
@@ -261,7 +261,7 @@ class Criu:
             why = self._obstacle(pid, owner, status)
             if why:
                 raise Refused(f"process {status.get('Name', pid)} {why}")
-            memory += memory_of(status)
+            memory += memory_of(status) + shared_of(pid, status)
         return memory
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:

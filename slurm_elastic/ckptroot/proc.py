@@ -18,3 +18,20 @@ def status_of(pid: int) -> dict[str, str]:
 def memory_of(status: dict[str, str]) -> int:
     """Bytes of the memory that is the process's own, also what was swapped out."""
     return sum(1024 * int(status.get(name, "0").split()[0]) for name in ("RssAnon", "VmSwap"))
+
+
+_LITTLE = 4 << 20
+"""Bytes of shared memory for which the kernel is not made to walk through all of a process's pages."""
+
+
+def shared_of(pid: int, status: dict[str, str]) -> int:
+    """Bytes of the memory that processes share, as far as it is this one's part (proc(5), smaps):
+    the parts of all that share it are the whole. 0 where that is little, or not known.
+    """
+    if 1024 * int(status.get("RssShmem", "0").split()[0]) < _LITTLE:
+        return 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
+            if line.startswith("Pss_Shmem:"):
+                return 1024 * int(line.split()[1])
+    return 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,3 +168,32 @@ def test_a_kernel_that_lets_users_trace_only_descendants_is_refused(
     yama.write_text(f"{scope}\n")
     with pytest.raises(Refused, match=f"ptrace_scope is {scope}.* set it to 0"):
         criu.available(site)
+
+
+SHARES = """
+import mmap, os, signal, time
+shared = mmap.mmap(-1, 96 << 20)
+shared.write(b"x" * len(shared))
+child = os.fork()
+sum(shared[::4096])
+if not child:
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_room_is_promised_once_for_memory_that_processes_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is in the image, and was in no promise."""
+    monkeypatch.setattr(criu.Criu, "_obstacle", lambda *_: "")
+    with subprocess.Popen([sys.executable, "-c", SHARES], stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None
+        child = int(one.stdout.readline())
+        try:
+            made = object.__new__(criu.Criu)
+            monkeypatch.setattr(criu.Criu, "_tasks", lambda _: [one.pid, child])
+            assert 96 << 20 <= made._check_rights() < 180 << 20
+        finally:
+            os.kill(child, signal.SIGKILL)
+            one.kill()
