@@ -21,7 +21,7 @@ def memory_of(status: dict[str, str]) -> int:
 
 
 _LITTLE = 4 << 20
-"""Bytes of shared memory for which the kernel is not made to walk through all of a process's pages."""
+"""Bytes of shared memory for which the kernel is not made to walk through all of its pages."""
 
 
 def shared_of(pid: int, status: dict[str, str]) -> int:

@@ -300,7 +300,6 @@ class Session:
             writing = self._method.dump(image, within, room)
             dumped = True
             manifest = self._complete(image, writing, begun, room)
-            self._quota.settle()
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
@@ -371,6 +370,7 @@ class Session:
         outputs.settle(self._keep, self._meta.outputs, self._shared)
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller, room)
         self._shared = {}
+        self._quota.settle()
         return Manifest(
             cluster=self._site.cluster,
             job=self._caller.job,
