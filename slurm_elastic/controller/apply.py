@@ -29,9 +29,9 @@ from slurm_elastic.controller.suspend import (
 )
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
+from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import OUT_OF_SERVICE
+from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import (
@@ -250,6 +250,8 @@ def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) 
         row = site.ledger.launch(action.generation)
         if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
             continue
+        if _is_suspended(site, row):  # it would be ended at once: Slurm may want it again since
+            continue
         if row.pool not in site.pools:  # the configuration has lost it: what is there is there
             _confirm(site, [action], seen)
             continue
@@ -265,6 +267,15 @@ def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) 
         left = [n for n in left if _wants(view, n)]
         if left:
             provision(site, row.cloud, row.request, left, _jobs_of(site, left))
+
+
+def _is_suspended(site: Site, row: Launch) -> bool:
+    """Whether a request that waits ends what this launch makes."""
+    decided = generation_order(row.generation)
+    return any(
+        decided <= request.received and not set(row.nodes).isdisjoint(request.nodes)
+        for request in list(site.suspends.values())
+    )
 
 
 def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False) -> None:

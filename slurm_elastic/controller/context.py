@@ -21,6 +21,7 @@ from slurm_elastic.model import Instance, Limits, Offer, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
+from slurm_elastic.spool import Request
 
 
 class Barred(Struct, frozen=True):
@@ -45,7 +46,8 @@ class Site:
     forgotten is tried once more, and found too large again. ``blocked``: by cloud, why nothing may
     be started there before the site allows it. ``unreadable``: by cloud, why its last list could
     not be read; a cloud that was not read yet is not in it. ``unadopted``: machines, by cloud and
-    id, that the ledger could not take in yet.
+    id, that the ledger could not take in yet. ``suspends``: by id, suspend requests that have come
+    and are not carried out yet.
     """
 
     config: Config
@@ -66,6 +68,7 @@ class Site:
     blocked: Mapping[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
+    suspends: dict[str, Request] = field(default_factory=dict)
 
     @classmethod
     def of(

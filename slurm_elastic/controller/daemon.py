@@ -245,6 +245,7 @@ class Daemon:
             self._unfinished[key] = _Unfinished(again=again, waits=True)
             return
         self._unfinished.pop(key, None)
+        self._site.suspends.pop(key, None)
         self._served.add(key)
         self._clear_served()
 
@@ -280,6 +281,8 @@ class Daemon:
         if strange and not again:
             log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
             site.record(request.id, "dropped", strange, "the configuration has no pool with it")
+        if request.kind == "suspend":
+            site.suspends[request.id] = request
         parts = [
             self._workers[c].submit(self._serve, c, request, again=again) for c in sorted(clouds)
         ]

@@ -9,6 +9,7 @@ from slurm_elastic.errors import AuthError, CapacityError, ProviderError, Transi
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import NO_SPOT, Exclusion
 from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.spool import Request
 from tests.controller.world import PUB, World
 
 
@@ -96,6 +97,33 @@ def test_nodes_in_doubt_get_no_other_offer(world: World) -> None:
     world.advance(60)
     assert len(world.machines_of("pub1")) == 1
     assert world.ledger.open_launches() == ()
+
+
+def test_a_launch_in_doubt_is_not_repeated_before_a_suspend_request_that_would_end_its_machine(
+    world: World,
+) -> None:
+    """Slurm wants the node again, and the daemon comes to the earlier request only later."""
+    world.clouds["pub"].fail_next(TransientError, 100, "launch")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    assert "launch-in-doubt" in world.kinds("pub1")
+    waiting = Request(id="r9", kind="suspend", nodes=("pub1",), received=world.now)
+    world.site.suspends[waiting.id] = waiting
+    world.clouds["pub"].heal()
+    world.advance(60)
+    assert world.alive() == []
+    del world.site.suspends[waiting.id]
+    world.advance(60)
+    assert len(world.machines_of("pub1")) == 1
+
+
+def test_a_suspend_request_waits_no_longer_than_it_takes(world: World) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    world.slurm.finish(1)
+    world.advance(600)
+    assert world.alive() == []
+    assert world.site.suspends == {}
 
 
 @pytest.mark.parametrize("error", [AuthError, TransientError])
