@@ -301,6 +301,34 @@ def test_combinations_without_sense_are_named(
     assert words in found[0]
 
 
+@pytest.mark.parametrize(
+    ("growth", "release", "lease", "boot", "min_idle", "makes_sense"),
+    [
+        (OnDemand(), Delayed(before_end=180), 180, 60, 0, False),
+        (OnDemand(), Delayed(before_end=180), 181, 60, 0, True),
+        (OnDemand(), Delayed(before_end=180), 1, 60, 0, True),
+        (Slurm(), Idle(0), 1, 0, 0, True),
+        (Slurm(), Idle(1), 1, 60, 0, True),
+        (OnDemand(), Idle(0), 1, 60, 0, True),
+        (SteadyStream(), Flagged(), 1, 60, 0, True),
+        (SteadyStream(), Flagged(), 1, 60, 1, False),
+        (SteadyStream(), None, 1, 60, 0, False),
+        (Bursts(), None, 1, 60, 3, True),
+    ],
+)
+def test_the_bounds_of_what_makes_sense_together(
+    growth: AnyGrowth,
+    release: AnyRelease | None,
+    lease: int,
+    boot: int,
+    min_idle: int,
+    *,
+    makes_sense: bool,
+) -> None:
+    found = misfits(growth, release, lease, boot=boot, min_idle=min_idle)
+    assert len(found) == (0 if makes_sense else 1)
+
+
 def test_sensible_combinations_are_let_be() -> None:
     assert misfits(SemiElastic(), Delayed(before_end=60), 3600, boot=60) == []
     assert misfits(SteadyStream(), Flagged(), 1) == []

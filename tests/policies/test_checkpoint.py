@@ -16,8 +16,11 @@ from slurm_elastic.policies.checkpoint import (
     Daly,
     FirstOf,
     Hour,
+    LetEnd,
     Never,
     OnNotice,
+    OnRequest,
+    Renew,
     Situation,
     Threshold,
     ThresholdStatic,
@@ -27,7 +30,10 @@ from slurm_elastic.policies.checkpoint import (
     mean_price,
     observed_mtti,
     parse,
+    parse_at_limit,
     price_at,
+    save_seconds,
+    watches_prices,
     young_interval,
 )
 
@@ -254,6 +260,63 @@ def test_policies_by_their_text() -> None:
 def test_a_text_that_is_no_policy(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         parse(text)
+
+
+def test_the_rule_for_the_end_of_time_limits_by_its_text() -> None:
+    assert parse_at_limit("none") == LetEnd()
+    assert parse_at_limit("on_request(times=5)") == OnRequest(times=5)
+    assert parse_at_limit("requeue") == Renew(times=10)
+    with pytest.raises(ValueError, match="did you mean requeue"):
+        parse_at_limit("requeues")
+
+
+@pytest.mark.parametrize(
+    ("last", "seconds"),
+    [([], 60.0), ([8.0], 10.0), ([4.0, 8.0, 4.0, 100.0], 10.0), ([4.0, 4.0, 8.0], 10.0)],
+)
+def test_the_next_save_may_take_a_quarter_more_than_the_longest_of_the_last_three(
+    last: list[float], seconds: float
+) -> None:
+    assert save_seconds(last, 60.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "watches"),
+    [
+        ("threshold", True),
+        ("threshold_static(0.3)", True),
+        ("first_of(daly, first_of(on_notice, threshold))", True),
+        ("first_of(daly, on_notice)", False),
+        ("hour", False),
+        ("none", False),
+    ],
+)
+def test_only_thresholds_are_asked_when_a_price_changes(text: str, *, watches: bool) -> None:
+    assert watches_prices(parse(text)) is watches
+
+
+@pytest.mark.parametrize(
+    ("when", "price"), [(50.0, 1.0), (100.0, 1.0), (199.0, 1.0), (200.0, 3.0), (999.0, 3.0)]
+)
+def test_a_price_holds_until_the_next(when: float, price: float) -> None:
+    prices = ((100.0, 1.0), (200.0, 3.0))
+    assert price_at(prices, when) == price
+    assert price_at((), when) is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "mean"),
+    [
+        (100.0, 200.0, 1.0),
+        (150.0, 250.0, 2.0),
+        (0.0, 400.0, 2.0),
+        (200.0, 300.0, 3.0),
+        (150.0, 150.0, 1.0),
+    ],
+)
+def test_a_mean_price_is_weighed_by_time(begin: float, end: float, mean: float) -> None:
+    assert mean_price(((100.0, 1.0), (200.0, 3.0)), begin, end) == pytest.approx(mean)
+    assert mean_price((), begin, end) is None
 
 
 POLICIES: list[AnyPolicy] = [
