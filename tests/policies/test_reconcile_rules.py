@@ -240,6 +240,16 @@ def test_what_waits_for_an_age_begins_with_that(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("needed", [1, 2, 5])
+def test_a_machine_is_missing_after_as_many_reads_as_the_site_says(needed: int) -> None:
+    patience = Thresholds(misses=needed)
+    found = [
+        [a.kind for a in repairs(view(OFF, known=(one,)), patience)]
+        for one in (KNOWN, replace(KNOWN, misses=needed - 1), replace(KNOWN, misses=needed))
+    ]
+    assert found == [[], [], ["end-missing"]]
+
+
 def test_a_patient_repair_is_due_after_two_minutes() -> None:
     world = view(UP, seen=(SEEN,), known=(replace(KNOWN, suspending=True),))
     at_once = due_repairs(world, Thresholds(), {}, 0.0)
