@@ -14,8 +14,8 @@ import pytest
 
 from slurm_elastic.store import files, refuge
 from slurm_elastic.store.moving import Table
-from slurm_elastic.store.refuge import AGAIN, COPY, LOOK, Refuge, is_damaged, set_aside
-from slurm_elastic.store.trouble import ENOUGH, LEAST, Kind
+from slurm_elastic.store.refuge import Refuge, is_damaged, set_aside
+from slurm_elastic.store.trouble import Kind
 
 SCHEMA = files.Schema(
     "notes", "nobody", (("create table notes (id text primary key, paid real, ended real)",),)
@@ -23,6 +23,9 @@ SCHEMA = files.Schema(
 TABLES = (Table(name="notes", keys=("id",), past="ended is not null", turns=("ended",),
                 where="where (ended is null or ended >= :since)"),)  # fmt: skip
 T0 = 1_800_000_000.0
+# What people are told of it (docs, journal): how often it is looked at, and what room it takes.
+AGAIN, LOOK, COPY = 10.0, 60.0, 600.0
+LEAST, ENOUGH = 2**20, 4 * 2**20
 STAMP = "20270115T080000Z"
 
 
