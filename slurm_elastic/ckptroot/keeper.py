@@ -93,8 +93,8 @@ class _Keeper:
     def serve(self) -> None:
         """Serve until the session goes away. Never comes back."""
         try:
-            die_with_parent()
             reopen_standard(self._payload)
+            die_with_parent()  # not before: acting as the user takes it back (prctl(2))
             mount_own_proc()
             self._loop()
         except OSError as error:

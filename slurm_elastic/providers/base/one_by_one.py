@@ -97,7 +97,6 @@ class OneByOne:
                 if self._threads == 1 and not isinstance(error, TransientError):
                     refused.set()
                 raise
-            self._unconfirmed.listed(spec.generation, [node])
             self._note(machine)
             return machine
 
@@ -142,7 +141,6 @@ class OneByOne:
         mine = [m for m in self.shown(listed) if m.generation == spec.generation]
         for machine in mine:
             self._note(machine)
-        self._unconfirmed.listed(spec.generation, [m.node for m in mine])
         found = {m.node: m for m in mine if m.state in STANDING}
         now = self._clock()
         with self._lock:

@@ -224,6 +224,20 @@ def test_one_that_we_ended_before_any_list_had_it_is_no_machine_of_its_launch() 
     assert [one.state for one in cloud.calls.shown(late)] == [InstanceState.STOPPING]
 
 
+def test_of_machines_that_are_gone_nothing_is_kept() -> None:
+    cloud = Cloud()
+    cloud.launch("n1")
+    cloud.calls.terminate(["n1-g1", "x-g0"], lambda _: None)
+    cloud.calls.shown([machine("n1"), machine("x", "g0")])
+    assert cloud.calls._ended == {"n1-g1", "x-g0"}
+    cloud.calls.shown([])
+    assert cloud.calls._ended == {"n1-g1"}, "a list may show it yet, as it is fresh"
+    cloud.now += KEPT + LAG + 1
+    cloud.launch("n2", generation="g2")
+    cloud.calls.shown([])
+    assert cloud.calls._ended == set()
+
+
 def refusing(wrong: dict[str, ProviderError], asked: list[str]) -> Callable[[str], None]:
     def end(one: str) -> None:
         asked.append(one)

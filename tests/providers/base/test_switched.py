@@ -16,6 +16,7 @@ from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Mark
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.switched import SwitchedHosts
+from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.testing.contract import CLUSTER
 
 T0 = 1_800_000_000.0
@@ -53,7 +54,7 @@ class Bed:
     def __init__(self, place: Path) -> None:
         self.now, self.power = T0, Power()
         self.file = place / "claims.db"
-        self.claims = Claims("rack", self.file, timeout=0.1)
+        self.claims = Claims("rack", self.file)
         self.provider = self.open()
 
     def open(self, cluster: Cluster = CLUSTER, hosts: Mapping[str, str] = HOSTS) -> SwitchedHosts:
@@ -129,6 +130,17 @@ def test_a_repeated_launch_gives_its_order_again_where_nothing_is_on_yet(bed: Be
     bed.power.on = {"h2"}
     bed.power.orders.clear()
     assert bed.launch("h1", "h2") == ["h1-g1", "h2-g1"]
+    assert bed.power.orders == [("h1", "on")]
+
+
+def test_a_launch_whose_host_went_off_has_no_machine_and_gets_no_other(bed: Bed) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    bed.power.on = set()
+    bed.states()
+    with pytest.raises(CapacityError, match="MachinesGone"):
+        bed.launch("h1")
     assert bed.power.orders == [("h1", "on")]
 
 
@@ -222,6 +234,25 @@ def test_an_id_of_an_earlier_launch_or_of_nobody_ends_nothing(bed: Bed) -> None:
     assert bed.power.orders == [("h1", "on")]
 
 
+@pytest.mark.parametrize("now_of", ["nobody", "g2"])
+def test_a_host_that_changed_hands_while_others_ended_is_left_alone(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, now_of: str
+) -> None:
+    bed.launch("h1")
+    (claim,) = bed.claims.all().values()
+    listed = bed.provider._listed()
+
+    def handed_on() -> object:
+        bed.claims.release("h1", claim)
+        if now_of != "nobody":
+            bed.claims.take("h1", replace(claim, marks=claim.marks | {GENERATION: now_of}))
+        return listed
+
+    monkeypatch.setattr(bed.provider, "_listed", handed_on)
+    bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders == [("h1", "on")]
+
+
 def test_it_ends_also_where_that_cannot_be_noted(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.launch("h1")
     bed.power.on = {"h1"}
@@ -290,6 +321,6 @@ def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(
     with sqlite3.connect(bed.file) as other:
         other.execute("begin exclusive")
         with pytest.raises(TransientError, match="cannot be used: database is locked"):
-            bed.claims.take("h2", Claim(marks={}))
+            Claims("rack", bed.file, timeout=0.05).take("h2", Claim(marks={}))
         other.rollback()
     assert bed.claimed() == {"h1"}

@@ -1,0 +1,320 @@
+"""Process 1 of a job's own process numbers: what it starts, passes on, ends and brings back."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import ROOT
+from patience import eventually, patience
+
+from slurm_elastic.ckptroot import keeper
+from slurm_elastic.ckptroot.keeper import FIRST_PID
+from slurm_elastic.ckptroot.payload import Payload
+
+pytestmark = ROOT
+
+USER = pwd.getpwnam("daemon")
+GROUPS = (60, 100)
+
+
+class Bed:
+    """A job whose script writes into ``place``, a directory that its user may enter."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.way: socket.socket | None = None
+        self.middle = 0
+
+    def payload(self, script: str, program: str = "/bin/sh") -> Payload:
+        return Payload(
+            argv=(program, "-c", script),
+            environment={b"PATH": b"/usr/bin:/bin", b"WORD": b"two words"},
+            directory=str(self.place), umask=0o027, uid=USER.pw_uid, gid=USER.pw_gid, groups=GROUPS,
+        )  # fmt: skip
+
+    def open(self, script: str) -> None:
+        self.way, self.middle = keeper.start(self.payload(script))
+        assert self.said().keys() == {"keeper"}
+
+    def tell(self, do: str, **more: object) -> None:
+        assert self.way is not None
+        keeper.send(self.way, {"do": do, **more})
+
+    def said(self) -> dict[str, Any]:
+        assert self.way is not None
+        found = keeper.receive(self.way, patience(60))
+        assert found is not None
+        return found
+
+    def start(self, script: str) -> int:
+        """The pid that it has for itself."""
+        self.open(script)
+        self.tell("start")
+        return int(self.said()["pid"])
+
+    def wrote(self, name: str) -> str:
+        path = self.place / name
+        eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+        return path.read_text().strip()
+
+    def close(self) -> None:
+        if self.way is not None:
+            self.way.close()
+        if self.middle:
+            os.waitpid(self.middle, 0)
+
+
+@pytest.fixture
+def bed() -> Iterator[Bed]:
+    with tempfile.TemporaryDirectory(prefix="se-keeper-") as name:
+        place = Path(name)
+        place.chmod(0o700)
+        os.chown(place, USER.pw_uid, USER.pw_gid)
+        made = Bed(place)
+        yield made
+        made.close()
+
+
+# starting
+
+
+def test_the_program_is_the_users_in_all_it_is(bed: Bed) -> None:
+    number = bed.start(
+        "{ echo $$ $(id -u) $(id -g) $(id -G); umask; pwd; echo $WORD;"
+        " ps -o sid= -p $$; grep SigBlk /proc/self/status; ls /proc/$$/fd | wc -l; } >facts; sleep 0.1"
+    )
+    assert number > FIRST_PID, "the lower ones are the keeper's and CRIU's"
+    assert bed.said() == {"ended": 0}
+    facts = bed.wrote("facts").splitlines()
+    assert facts[0].split() == [
+        str(number), str(USER.pw_uid), str(USER.pw_gid), str(USER.pw_gid), *map(str, GROUPS),
+    ]  # fmt: skip
+    assert int(facts[1], 8) == 0o027
+    assert facts[2:4] == [str(bed.place), "two words"]
+    assert facts[-3].strip() == str(number), "it leads a session"
+    assert int(facts[-2].split()[1], 16) == 0, "no signal is blocked"
+    assert int(facts[-1]) <= 4, "nothing of ours is open"
+    assert stat.S_IMODE((bed.place / "facts").stat().st_mode) == 0o640
+
+
+def test_its_processes_are_all_that_it_sees(bed: Bed) -> None:
+    bed.start(
+        "ls -d /proc/[0-9]* | wc -l >seen; cat /proc/1/cmdline >/dev/null; ps -e | wc -l >>seen"
+    )
+    assert bed.said() == {"ended": 0}
+    assert all(int(count) < 10 for count in bed.wrote("seen").split())
+
+
+@pytest.mark.parametrize(("script", "status"), [
+    ("exit 7", 7 << 8), ("kill -USR1 $$; sleep 60", int(signal.SIGUSR1)),
+])  # fmt: skip
+def test_its_end_is_told_as_it_was(bed: Bed, script: str, status: int) -> None:
+    bed.start(script)
+    assert bed.said() == {"ended": status}
+
+
+def test_what_its_children_leave_behind_stays_below_it(bed: Bed) -> None:
+    number = bed.start("sh -c 'sleep 1000 & echo $! >child'; echo ready >ready; sleep 1000")
+    bed.wrote("ready")
+    child = bed.wrote("child")
+    assert bed.way is not None
+    bed.tell("signal", number=0)
+    found = subprocess.run(
+        ["nsenter", "-t", str(bed.middle), "-m", "grep", "PPid", f"/proc/{child}/status"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.split() == ["PPid:", str(number)]
+
+
+# while it runs
+
+
+def test_a_signal_reaches_the_first_process_and_after_its_end_nobody(bed: Bed) -> None:
+    bed.start("trap 'echo got >signal' USR1; echo ready >ready; while :; do sleep 0.05; done")
+    bed.wrote("ready")
+    bed.tell("signal", number=int(signal.SIGUSR1))
+    assert bed.wrote("signal") == "got"
+    bed.tell("signal", number=int(signal.SIGKILL))
+    assert bed.said() == {"ended": int(signal.SIGKILL)}
+    bed.tell("signal", number=int(signal.SIGTERM))
+    bed.tell("kill")
+    assert bed.said() == {"killed": True}, "the keeper itself is well"
+
+
+def test_stopped_ones_go_on(bed: Bed) -> None:
+    bed.start("kill -STOP $$; echo on >on; sleep 1000")
+    eventually(lambda: "T" in _processes(bed, "stat"))
+    bed.tell("continue")
+    assert bed.wrote("on") == "on"
+
+
+def test_killed_all_of_it_is_gone_and_its_end_is_no_news(bed: Bed) -> None:
+    bed.start("setsid sleep 1000 & echo ready >ready; sleep 1000")
+    bed.wrote("ready")
+    bed.tell("kill")
+    assert bed.said() == {"killed": True}
+    assert "sleep" not in _processes(bed)
+    assert bed.way is not None
+    assert keeper.receive(bed.way, 0.2) is None
+
+
+def _processes(bed: Bed, column: str = "comm") -> str:
+    """Of the job's own process numbers."""
+    own = f"--pid=/proc/{bed.middle}/ns/pid_for_children"
+    found = subprocess.run(
+        ["nsenter", "-t", str(bed.middle), "-m", own, "ps", "-e", "-o", f"{column}="],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return found.stdout
+
+
+@pytest.mark.parametrize("how", ["the session goes", "the middle one is killed"])
+def test_nothing_outlives_its_session(bed: Bed, how: str) -> None:
+    bed.start("trap '' HUP TERM; exec 9>alive; flock 9; echo ready >ready; sleep 1000")
+    bed.wrote("ready")
+    held = ["flock", "--nonblock", str(bed.place / "alive"), "true"]
+    assert subprocess.run(held, check=False).returncode == 1
+    assert bed.way is not None
+    if how == "the session goes":
+        bed.way.close()
+    else:
+        os.kill(bed.middle, signal.SIGKILL)
+    eventually(lambda: subprocess.run(held, check=False).returncode == 0)
+    if how == "the middle one is killed":
+        assert bed.said() == {"gone": True}
+
+
+# bringing back
+
+
+def restore(bed: Bed, script: str, pid: int) -> dict[str, Any]:
+    """By a stand-in for CRIU."""
+    images = bed.place / "images"
+    images.mkdir(exist_ok=True)
+    (images / "core.img").touch()
+    command = ["/bin/sh", "-c", script]
+    bed.tell("restore", images=str(images), log=str(bed.place / "log"), command=command, pid=pid)
+    return bed.said()
+
+
+def test_what_criu_brings_back_is_the_job_again(bed: Bed) -> None:
+    number = bed.start("trap 'exit 3' TERM; echo ready >ready; while :; do sleep 0.05; done")
+    bed.wrote("ready")
+    said = restore(bed, "ls /proc/self/fd/0/ >&2; env >&2", number)
+    assert said == {"pid": number}
+    log = (bed.place / "log").read_text()
+    assert "core.img" in log, "the images are its standard input"
+    assert "WORD" not in log, "nothing of the user's environment is told to a program of root's"
+    assert stat.S_IMODE((bed.place / "log").stat().st_mode) == 0o600
+    bed.tell("signal", number=int(signal.SIGTERM))
+    assert bed.said() == {"ended": 3 << 8}
+
+
+def test_a_criu_that_fails_leaves_nothing_behind(bed: Bed) -> None:
+    number = bed.start("echo ready >ready; sleep 1000")
+    bed.wrote("ready")
+    assert restore(bed, "sleep 1000 & exit 5", number) == {"failed": "criu restore: exit 5"}
+    assert "sleep" not in _processes(bed)
+
+
+def test_nor_does_one_that_brought_nothing_back(bed: Bed) -> None:
+    bed.open("exit 0")
+    said = restore(bed, "exit 0", 4321)
+    assert said == {"failed": "criu restore: No child processes"}
+
+
+def test_images_or_a_log_that_are_links_are_refused(bed: Bed) -> None:
+    bed.open("exit 0")
+    (bed.place / "elsewhere").mkdir()
+    (bed.place / "images").symlink_to("elsewhere")
+    (bed.place / "log").symlink_to("elsewhere/file")
+    images = {"images": str(bed.place / "images"), "log": str(bed.place / "plain")}
+    log = {"images": str(bed.place / "elsewhere"), "log": str(bed.place / "log")}
+    for order in (images, log):
+        bed.tell("restore", command=["/bin/true"], pid=1, **order)
+        assert "criu restore: " in bed.said()["failed"]
+    assert not (bed.place / "elsewhere" / "file").exists()
+
+
+def test_the_memory_of_criu_is_nobodys_to_open_and_it_has_nothing_of_ours(bed: Bed) -> None:
+    number = bed.start("sleep 1000")
+    script = (
+        "for file in /proc/$$/mem /proc/$$/task/$$/mem; do stat -L -c %t:%T $file; done >&2;"
+        " ls /proc/$$/fd | tr '\\n' ' ' >&2; grep SigBlk /proc/self/status >&2"
+    )
+    assert restore(bed, script, number) == {"pid": number}
+    first, second, rest, *_ = (bed.place / "log").read_text().splitlines()
+    assert [first, second] == ["1:3", "1:3"], "/dev/null stands there"
+    assert rest.split()[:3] == ["0", "1", "2"]
+    assert rest.split()[3:4] == ["SigBlk:"]
+
+
+# what it cannot do
+
+
+def test_a_program_that_is_not_there_ends_as_in_a_shell(bed: Bed) -> None:
+    for program, code, why in (
+        ("/no/such/program", 127, "No such file or directory"),
+        (str(bed.place), 126, "Permission denied"),
+    ):
+        script = f"""
+from slurm_elastic.ckptroot.payload import Payload, become
+become({bed.payload("", program)!r})
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        said = f"slurm-elastic: the job's script: {program}: {why}\n"
+        assert (done.returncode, done.stderr) == (code, said)
+
+
+# its standard streams
+
+
+def reopened(bed: Bed, meanwhile: str = "pass", mode: str = "wb") -> str:
+    """What is in the file that a process has as its output, which it opens anew."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from slurm_elastic.ckptroot.payload import Payload, reopen_standard
+place = Path({str(bed.place)!r})
+os.write(1, b"before ")
+{meanwhile}
+before = os.open("/proc/self/fd/1", os.O_PATH)
+reopen_standard(Payload(argv=(), environment={{}}, directory="/", umask=0, uid={USER.pw_uid}, gid={USER.pw_gid}, groups=()))
+os.write(1, b"after")
+os.write(2, b" error")
+"""
+    path = bed.place / "out"
+    with path.open(mode) as out:
+        os.fchown(out.fileno(), USER.pw_uid, USER.pw_gid)
+        subprocess.run([sys.executable, "-c", program], stdout=out, stderr=out, check=True)
+    return path.read_text()
+
+
+def test_a_file_goes_on_where_it_was(bed: Bed) -> None:
+    assert reopened(bed) == "before after error", "both streams have one place in it"
+    assert reopened(bed, mode="ab") == "before after error" * 2
+
+
+def test_what_is_another_file_by_now_stays_as_it_is(bed: Bed) -> None:
+    swap = '(place / "out").rename(place / "old"); (place / "out").write_text("of another")'
+    assert reopened(bed, swap) == "of another"
+    assert (bed.place / "old").read_text() == "before after error"
+
+
+def test_what_its_user_may_not_open_stays_as_it_is(bed: Bed) -> None:
+    assert reopened(bed, 'os.chown(place / "out", 0, 0); os.chmod(place / "out", 0o600)') == (
+        "before after error"
+    )
