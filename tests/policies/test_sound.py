@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.ledger.machines import machine_row
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_ledger import Machine
-from slurm_elastic.policies.sound import DEAREST, price_in, sound
+from slurm_elastic.policies.sound import DEAREST, is_price, price_in, sound
 
 NOW = 1_800_000_000.0
 GOOD = Instance(
@@ -40,6 +40,17 @@ def test_a_price_that_is_none_counts_as_the_configured_one(price: float) -> None
     machine, doubt = only(price=price)
     assert machine.price == 7.0
     assert doubt == f"price {price} is none: it counts as $7.0000/h"
+
+
+@pytest.mark.parametrize(
+    ("price", "possible"),
+    [(0.0, True), (0.004, True), (10_000.0, True), (10_000.01, False), (-0.001, False)],
+)
+def test_a_machine_may_cost_nothing_and_ten_thousand_dollars_an_hour_at_most(
+    price: float, *, possible: bool
+) -> None:
+    assert is_price(price) is possible
+    assert only(price=price)[0].price == (price if possible else 7.0)
 
 
 @pytest.mark.parametrize("node", ["pub1 State=DOWN", "pub1\n", "\x1b[2Jpub1", "\udcff", "n" * 256])
