@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,12 @@ from slurm_elastic.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
 
+CALM = {"SlurmdTimeout": "300", "MessageTimeout": "60", "BatchStartTimeout": "60"}
+"""Of slurm.conf, in s, where a test says nothing else: a machine that stands still for half a minute
+loses no node, no job and no answer by itself. The sandbox's own are for people who watch.
+"""
+CALM_RESUME, CALM_RETRIES = 180.0, 120.0
+"""Likewise ``resume_timeout`` and ``transient_deadline``."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -25,6 +32,17 @@ _up: list[Sandbox] = []
 
 class PatientSandbox(Sandbox):
     """Waits longer the busier this machine is."""
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        user: str | None = None,
+        check: bool = True,
+        timeout: float = 60.0,
+        stdin: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        return super().run(command, user=user, check=check, timeout=patience(timeout), stdin=stdin)
 
     def wait_for(
         self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
@@ -38,6 +56,18 @@ def why_not() -> str | None:
         return "real slurmd's and munged are started, which needs root"
     missing = [p for p in PROGRAMS if not shutil.which(p, path=_SYSTEM_PATH)]
     return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A sandbox's description, with what it does not say itself so that no standstill changes it."""
+    given = {line.partition("=")[0].strip() for line in overrides.get("slurm_conf", ())}
+    lines = tuple(f"{key}={value}" for key, value in CALM.items() if key not in given)
+    elastic = dict(overrides.get("elastic", {}))
+    elastic["timings"] = {"transient_deadline": CALM_RETRIES, **elastic.get("timings", {})}
+    return {"resume_timeout": CALM_RESUME, **overrides} | {
+        "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
+        "elastic": elastic,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +84,7 @@ def sandbox() -> Iterator[Callable[..., Sandbox]]:
     def make(**overrides: Any) -> Sandbox:
         directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
         directory.chmod(0o755)
-        made = PatientSandbox(SandboxSpec(dir=directory, **overrides))
+        made = PatientSandbox(SandboxSpec(dir=directory, **calm(overrides)))
         mine.append(made)
         made.up()
         _up.append(made)

@@ -36,7 +36,7 @@ POOL = {
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     aws = {"name": "aws", "provider": "aws"}
     return sandbox(
-        static_nodes=1, drop=("onprem",), resume_timeout=600.0,
+        static_nodes=1, drop=("onprem",), resume_timeout=600.0, slurm_conf=("SlurmdTimeout=60",),
         elastic={"clouds": [aws, CLOUD], "pools": [POOL]},
     )  # fmt: skip
 

@@ -109,7 +109,7 @@ def opened_by_a_person(site: Sandbox) -> None:
         assert text.count(old) == 1, text
         text = text.replace(old, new)
     text += f"users: {{socket: {root}/door/read.sock}}\n"
-    text += "timings: {suspend_time: 8, suspend_timeout: 5, resume_timeout: 60, reconcile: 2}\n"
+    text += "timings: {suspend_time: 8, suspend_timeout: 5, resume_timeout: 180, reconcile: 2}\n"
     site.layout.config.write_text(text)
     assert "not in use" not in ours(site, "conf", "show")
 

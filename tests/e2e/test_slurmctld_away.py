@@ -9,11 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
-from tests.e2e.world import back_to_zero, live_ec2, machines, running_nodes, slurmctld_away
+from tests.e2e.world import (
+    AT_ONCE,
+    back_to_zero,
+    live_ec2,
+    machines,
+    running_nodes,
+    slurmctld_away,
+)
 from tests.slurm.contract import AWAY
 
 pytestmark = pytest.mark.e2e
@@ -25,6 +31,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(
         static_nodes=1,
         drop=("onprem",),
+        slurm_conf=AT_ONCE,
         elastic={"timings": {"grace": 2.0}, "policies": {"look": 2.0}},
     )
 
@@ -32,7 +39,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def elastic(site: Sandbox, *words: str) -> str:
     """What one of our commands prints. It ends far before a hanging slurmctld would let it."""
     command = [*ELASTIC, "--config", str(site.layout.config), *words]
-    done = site.run(command, check=False, timeout=patience(45))
+    done = site.run(command, check=False, timeout=45)
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -27,6 +27,8 @@ MULTIFACTOR = (
     "SchedulerType=sched/backfill",
 )
 """What most sites schedule by."""
+AT_ONCE = ("MessageTimeout=10",)
+"""For a slurmctld that is away on purpose: Slurm's commands try for so long (s) before they say so."""
 SECOND_CLOUD = {
     "name": "backup", "provider": "aws", "location": "public", "region": "us-east-1",
     "image": "ami-12c6146b", "zones": ["us-east-1a"],

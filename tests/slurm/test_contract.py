@@ -19,7 +19,7 @@ from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.fake import FakeSlurm
 from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
-from tests.e2e.world import slurmctld_away
+from tests.e2e.world import AT_ONCE, slurmctld_away
 from tests.slurm.contract import Contract
 
 
@@ -106,7 +106,7 @@ class TestFake(Contract):
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:  # noqa: F811
     """A cluster whose cloud nodes nobody serves."""
-    up = sandbox(static_nodes=2, drop=("aws",))
+    up = sandbox(static_nodes=2, drop=("aws",), slurm_conf=AT_ONCE)
     up.daemon_stop()
     return up
 
