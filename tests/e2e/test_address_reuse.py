@@ -20,7 +20,15 @@ from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.node_state import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
-from tests.e2e.world import back_to_zero, ledger, live_machines, queued, running_nodes, submit_many
+from tests.e2e.world import (
+    Until,
+    back_to_zero,
+    ledger,
+    live_machines,
+    queued,
+    running_nodes,
+    submit_many,
+)
 
 pytestmark = pytest.mark.e2e
 WATCHED = 20.0
@@ -101,7 +109,8 @@ def test_the_address_of_a_lost_node_is_another_machines_and_its_job_goes_on_ther
     site: Sandbox,
 ) -> None:
     """The lost node's own job, requeued, runs on the machine that answers at the old address."""
-    jobs = submit_many(site, 2, "sleep 40", FULL, "--partition=aws")
+    until = Until(site)
+    jobs = submit_many(site, 2, until.script, FULL, "--partition=aws")
     nodes = running_nodes(site, jobs)
     ((lost,), (kept,)) = (nodes[job] for job in jobs)
     site.run(["scancel", str(jobs[1])])
@@ -118,6 +127,7 @@ def test_the_address_of_a_lost_node_is_another_machines_and_its_job_goes_on_ther
         # nothing is launched on it, and it is set down again.
         assert job.restarts in (1, 2)
         time.sleep(max(since + WATCHED - time.monotonic(), 0.0))
+        until.go()
         fields = site.wait_job(jobs[0], timeout=240)
         assert (fields["Restarts"], fields["NodeList"]) == (str(job.restarts), kept)
     finally:

@@ -9,6 +9,7 @@ import pytest
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import (
     MULTIFACTOR,
+    Until,
     back_to_zero,
     partition_of,
     running_nodes,
@@ -26,13 +27,15 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 def test_static_then_on_premises_then_public_and_back_to_zero(site: Sandbox) -> None:
     static_before = site.run(["scontrol", "show", "partition", "batch"]).stdout
-    jobs = submit_many(site, 6, "sleep 25", FULL)
+    until = Until(site)
+    jobs = submit_many(site, 6, until.script, FULL)
     nodes = running_nodes(site, jobs)
     assert [nodes[j] for j in jobs[:2]] == [["st1"], ["st2"]]
     assert [nodes[j] for j in jobs[2:4]] == [["op1"], ["op2"]]
     assert all(n.startswith("pub") for j in jobs[4:] for n in nodes[j])
     markets = {m.market for m in site.ec2.state().machines}
     assert markets == {"spot"}
+    until.go()
     for job in jobs:
         site.wait_job(job)
     back_to_zero(site)
@@ -42,13 +45,15 @@ def test_static_then_on_premises_then_public_and_back_to_zero(site: Sandbox) -> 
 
 
 def test_a_multi_node_job_never_spans_clouds(site: Sandbox) -> None:
-    filler = submit_many(site, 3, "sleep 30", FULL)
+    until = Until(site)
+    filler = submit_many(site, 3, until.script, FULL)
     running_nodes(site, filler)
     pairs = submit_many(site, 2, "srun hostname; sleep 2", FULL, "--nodes=2")
     for job in pairs:
         fields = site.wait_job(job)
         assert fields["Partition"] == "aws"
         assert partition_of(site, job) == {"aws"}
+    until.go()
     for job in filler:
         site.wait_job(job)
     back_to_zero(site)

@@ -11,6 +11,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.world import (
     TWO_PUBLIC_CLOUDS,
+    Until,
     back_to_zero,
     forget_cool_downs,
     ledger,
@@ -76,10 +77,10 @@ def test_without_any_spot_the_job_runs_on_demand(site: Sandbox) -> None:
 
 
 def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbox) -> None:
-    """22.05 allows it in about 2 s by power_down_force, without waiting for ResumeTimeout (60 s)."""
+    """22.05 allows it in about 2 s by power_down_force, without waiting for ResumeTimeout."""
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
-    before = waited_out(site)
-    (job,) = submit_many(site, 1, "sleep 20", FULL, "--partition=aws,backup")
+    before, until = waited_out(site), Until(site)
+    (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws,backup")
     # First, as holds last for the cool-down only (20 s), and the job may start late.
     site.wait_for(lambda: held(site) == ["pub1", "pub2", "pub3"], 60, "the pool is held")
     reasons = {node.reason for name, node in site.nodes().items() if name.startswith("pub")}
@@ -89,6 +90,7 @@ def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbo
     assert site.job(job)["Partition"] == "backup"
     assert site.job(job)["Restarts"] == "1"
     assert not [n for n in live_ec2(site) if n.startswith("pub")]
+    until.go()
     site.wait_job(job)
     site.ec2.heal()
     free(site)

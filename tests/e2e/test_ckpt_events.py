@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.ckpt import announce, counter, each_once, kinds, node_of, wait_steps
+from tests.e2e.ckpt import UNTIL_ENOUGH, announce, counter, enough, kinds, node_of, wait_steps
 from tests.e2e.world import PATIENCE
 
 pytestmark = pytest.mark.e2e
@@ -45,10 +45,10 @@ def test_a_jobs_start_is_seen_at_once(site: Sandbox) -> None:
 
 def test_a_jobs_end_is_seen_at_once(site: Sandbox) -> None:
     """What was saved of a job goes when it is first seen ended; a move has it saved."""
-    job = counter(site)
+    job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 8)
     announce(site, node_of(site, job))
-    assert site.wait_job(job)["Restarts"] == "1"
-    each_once(site, job)
+    enough(site, job, runs=2)
+    assert site.job(job)["Restarts"] == "1"
     told = f"job:{job}"
     site.wait_for(lambda: "ckpt-removed" in kinds(site, told), PATIENCE, "its end is seen")

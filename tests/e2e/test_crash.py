@@ -15,6 +15,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.crash import FULL, machines_made
 from tests.e2e.world import (
+    Until,
     back_to_zero,
     ledger,
     live_ec2,
@@ -34,8 +35,8 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 
 def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:
-    before = machines_made(site)
-    jobs = submit_many(site, 2, "sleep 12", FULL, "--partition=aws")
+    before, until = machines_made(site), Until(site)
+    jobs = submit_many(site, 2, until.script, FULL, "--partition=aws")
     nodes = running_nodes(site, jobs)
     names = [n for some in nodes.values() for n in some]
     again = [str(site.layout.dir / "programs" / "slurm-elastic-resume"), ",".join(names)]
@@ -44,6 +45,7 @@ def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:
         subprocess.run(again, env={}, check=True, user="slurm", group="slurm", extra_groups=())
     site.wait_for(lambda: dropped(site, names[0]) >= 2, 30, "the daemon drops them")
     assert len(machines_made(site) - before) == 2
+    until.go()
     for job in jobs:
         site.wait_job(job)
     back_to_zero(site)
@@ -103,7 +105,8 @@ def test_a_fresh_machine_that_describe_does_not_show_is_not_lost(site: Sandbox) 
 
 
 def test_a_lost_ledger_is_learnt_anew_from_the_tags_and_nothing_is_deleted(site: Sandbox) -> None:
-    jobs = submit_many(site, 2, "sleep 15", FULL, "--partition=aws")
+    until = Until(site)
+    jobs = submit_many(site, 2, until.script, FULL, "--partition=aws")
     running_nodes(site, jobs)
     alive = sorted(live_ec2(site))
     site.daemon_stop()
@@ -113,17 +116,20 @@ def test_a_lost_ledger_is_learnt_anew_from_the_tags_and_nothing_is_deleted(site:
     site.wait_for(
         lambda: sorted(m.instance.node for m in machines(site)) == alive, 30, "both are adopted"
     )
+    until.go()
     for job in jobs:
         assert site.wait_job(job)["Restarts"] == "0"
     back_to_zero(site)
 
 
 def test_a_machine_that_dies_gives_its_job_back_at_once(site: Sandbox) -> None:
-    (job,) = submit_many(site, 1, "sleep 20", FULL, "--partition=aws")
+    until = Until(site)
+    (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws")
     running_nodes(site, [job])
     (victim,) = [m.id for m in live_machines(site)]
     site.ec2.interrupt([victim], notice=0.0)
     site.wait_for(lambda: (j := queued(site, job)) and j.restarts == 1, 120, "it is requeued")
+    until.go()
     site.wait_job(job, timeout=240)
     back_to_zero(site)
 

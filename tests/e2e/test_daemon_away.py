@@ -12,7 +12,7 @@ from tests.e2e.world import back_to_zero, ledger, queued
 
 pytestmark = pytest.mark.e2e
 PATIENCE = 240.0
-"""Seconds; ResumeTimeout is 30 s."""
+"""Seconds; ResumeTimeout is 60 s."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         drop=("onprem",),
         suspend_time=5.0,
         suspend_timeout=5.0,
-        resume_timeout=30.0,
+        resume_timeout=60.0,
         elastic={"timings": {"heartbeat_stale": 6.0}},
     )
 

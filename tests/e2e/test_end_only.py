@@ -18,6 +18,7 @@ from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import (
+    Until,
     back_to_zero,
     cloud_nodes,
     live_machines,
@@ -81,14 +82,16 @@ def ever(site: Sandbox) -> set[str]:
 
 def test_a_full_disk_and_a_damaged_ledger_cost_no_machine_and_no_job(site: Sandbox) -> None:
     state = site.layout.dir / "state"
-    short = site.submit("sleep 20", FULL, "--partition=aws")
-    long = site.submit("sleep 200", FULL, "--partition=aws")
+    first, second = Until(site), Until(site)
+    short = site.submit(first.script, FULL, "--partition=aws")
+    long = site.submit(second.script, FULL, "--time=60", "--partition=aws")
     nodes = running_nodes(site, [short, long])
     kept = next(m.id for m in live_machines(site) if m.node == nodes[long][0])
     bought = ever(site)
 
     fill(state / "filler")
     site.wait_for(lambda: "is full" in end_only(site), PATIENCE, "the daemon notices")
+    first.go()
     site.wait_job(short)
     other = next(n for n in sorted(cloud_nodes(site)) if n not in nodes[short] + nodes[long])
     waits = site.submit("sleep 5", FULL, "--partition=aws", f"--nodelist={other}")
@@ -102,7 +105,9 @@ def test_a_full_disk_and_a_damaged_ledger_cost_no_machine_and_no_job(site: Sandb
     site.wait_for(lambda: list(state.glob("ledger.db.damaged-*")), PATIENCE, "it is set aside")
     site.wait_for(lambda: not end_only(site), PATIENCE, "there is a new one")
     job = queued(site, long)
-    assert job is None or job.restarts == 0
+    assert job is not None
+    assert job.restarts == 0
+    second.go()
     fields = site.wait_job(long)
     assert fields["Restarts"] == "0", "it has run on its one machine all the time"
     last = site.submit("sleep 5", FULL, "--partition=aws")

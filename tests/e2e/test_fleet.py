@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import back_to_zero, ledger, machines, submit_many
+from tests.e2e.world import Until, back_to_zero, ledger, machines, submit_many
 
 pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
@@ -57,10 +57,12 @@ def test_jobs_run_on_machines_that_one_call_found_in_several_places(site: Sandbo
 
 
 def test_a_machine_that_the_cloud_takes_costs_one_restart(site: Sandbox) -> None:
-    (job,) = submit_many(site, 1, "sleep 12", FULL, "--partition=aws", "--requeue")
+    until = Until(site)
+    (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws", "--requeue")
     site.wait_for(lambda: "RUNNING" in site.job(job)["JobState"], 120, "the job runs")
     taken = {m.id for m in site.ec2.state().machines if m.state == "running"}
     site.ec2.interrupt(taken, notice=0)
     site.wait_for(lambda: site.job(job)["Restarts"] != "0", 120, "the job is requeued")
+    until.go()
     fields = site.wait_job(job)
     assert fields["JobState"] == "COMPLETED"

@@ -52,7 +52,7 @@ def site(sandbox: Callable[..., Sandbox], place: Path, scratch: Path) -> Sandbox
         (place / name).chmod(0o755)
     return sandbox(
         static_nodes=1, drop=("onprem",), dead_man=3600.0, check=str(place / "check"),
-        resume_timeout=40.0, suspend_time=60.0, slurm_conf=(f"Epilog={place}/epilog",),
+        resume_timeout=90.0, suspend_time=60.0, slurm_conf=(f"Epilog={place}/epilog",),
         groups=("nogroup", "root", "games"), elastic={"join": {"wipe": [str(scratch)]}},
     )  # fmt: skip
 

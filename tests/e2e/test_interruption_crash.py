@@ -12,9 +12,10 @@ from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import (
     SITE,
+    UNTIL_ENOUGH,
     announce,
     counter,
-    each_once,
+    enough,
     migrations,
     node_of,
     settled,
@@ -35,7 +36,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 )
 def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -> None:
     assert point in POINTS
-    job = counter(site)
+    job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 6)
     once = str(site.layout.dir / "state" / f"died-{point}")
     site.ckptman_stop()
@@ -44,8 +45,8 @@ def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -
     site.wait_for(lambda: os.path.exists(once), 90, f"ckptman dies at {point}")
     site.wait_for(lambda: not site.status()["slurm-elastic-ckptman"], 10, "it is dead")
     site.ckptman_start()
-    assert site.wait_job(job)["Restarts"] == "1"
-    each_once(site, job)
+    enough(site, job, runs=2)
+    assert site.job(job)["Restarts"] == "1"
     settled(site)
     mine = [r for r in migrations(site) if r.run.job == job]
     assert [r.step for r in mine] == [Step.BACK]

@@ -14,10 +14,11 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from tests.e2e.ckpt import (
     SITE,
+    UNTIL_ENOUGH,
     announce,
     begun_at,
     counter,
-    each_once,
+    enough,
     kinds,
     migrations,
     node_of,
@@ -69,14 +70,14 @@ def test_a_notice_of_the_queue_saves_and_moves_the_job(
 ) -> None:
     for name, value in site.layout.daemon_env().items():
         monkeypatch.setenv(name, value)
-    job = counter(site)
+    job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 8)
     node = node_of(site, job)
     announce(site, node)
-    fields = site.wait_job(job)
+    enough(site, job, runs=2)
+    fields = site.job(job)
     assert fields["Restarts"] == "1"
     assert fields["NodeList"] != node
-    each_once(site, job)
     assert begun_at(site, job)[1] >= 8
     settled(site)
     (moved,) = [r for r in migrations(site) if r.run.job == job]

@@ -13,7 +13,7 @@ import pytest
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
-from tests.e2e.world import back_to_zero, ledger, live_machines, machines, running_nodes
+from tests.e2e.world import Until, back_to_zero, ledger, live_machines, machines, running_nodes
 
 pytestmark = pytest.mark.e2e
 RESUME_TIMEOUT = 400.0
@@ -55,20 +55,24 @@ def is_off(site: Sandbox, node: str) -> bool:
 
 
 def test_the_next_job_of_the_node_gets_a_new_machine_at_once(site: Sandbox) -> None:
-    first = site.submit("sleep 15", FULL, "--partition=aws")
+    until = Until(site)
+    first = site.submit(until.script, FULL, "--partition=aws")
     (node,) = running_nodes(site, [first])[first]
     site.wait_for(lambda: all(m.registered for m in machines(site)), 60, "it is known to be up")
     (old,) = live_machines(site)
     with no_room_for_requests(site):
+        until.go()
         site.wait_job(first)
         site.wait_for(lambda: refused(site, node), 120, "SuspendProgram fails")
     site.wait_for(lambda: is_off(site, node), 120, "slurmctld has it powered down")
     assert [m.id for m in live_machines(site)] == [old.id], "nobody was told to end it"
 
-    again = site.submit("sleep 5", FULL, "--partition=aws", f"--nodelist={node}")
+    until = Until(site)
+    again = site.submit(until.script, FULL, "--partition=aws", f"--nodelist={node}")
     assert running_nodes(site, [again])[again] == [node]
     (new,) = live_machines(site)
     assert (new.node, new.id != old.id) == (node, True)
+    until.go()
     fields = site.wait_job(again)
     assert (fields["Restarts"], fields["NodeList"]) == ("0", node)
     book = ledger(site)

@@ -12,13 +12,13 @@ import pytest
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, kinds, settled, wait_steps
-from tests.e2e.world import PATIENCE, machines, partition_of, running_nodes
+from tests.e2e.crash import FULL
+from tests.e2e.world import PATIENCE, Until, machines, partition_of, running_nodes
 
 pytestmark = pytest.mark.e2e
 PROGRAM = (sys.executable, "-m", "slurm_elastic.cli.main")
 JOBS = 10
 SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
-LONG = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 40\n"
 
 
 @pytest.fixture(autouse=True)
@@ -74,13 +74,15 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
 
 
 def test_an_ordered_drain_at_its_time_loses_no_job_and_starts_none(site: Sandbox) -> None:
-    jobs = [site.submit(LONG, "--partition=onprem") for _ in range(2)]
+    until = Until(site)
+    jobs = [site.submit(until.script, FULL, "--partition=onprem") for _ in range(2)]
     nodes = running_nodes(site, jobs)
-    said = command(site, "drain", "onprem", "--at", "now+6s")
+    said = command(site, "drain", "onprem", "--at", "now+30s")
     assert said.startswith("From 20")
     for node in (n for some in nodes.values() for n in some):
         site.wait_for(lambda n=node: "leaving" in kinds(site, n), PATIENCE, f"{node} leaves")
     later = site.submit(SLEEP, "--partition=onprem")
+    until.go()
     for job in jobs:
         assert site.wait_job(job)["Restarts"] == "0"
     site.wait_for(lambda: not in_cloud(site, "onprem"), PATIENCE, "the machines leave")
@@ -92,7 +94,7 @@ def test_an_ordered_drain_at_its_time_loses_no_job_and_starts_none(site: Sandbox
 def test_a_cloud_is_emptied_to_another_with_its_running_and_waiting_jobs(site: Sandbox) -> None:
     runs = counter(site, "--partition=aws", steps=UNTIL_ENOUGH)
     wait_steps(site, runs, 4)
-    waits = site.submit(SLEEP, "--partition=aws", "--begin=now+20")
+    waits = site.submit(SLEEP, "--partition=aws", "--begin=now+60")
     said = command(site, "migrate", "aws", "--to", "onprem", "--for", "1h")
     assert "Jobs go to partition onprem, 1 waiting job at once" in said
     enough(site, runs, runs=2)
@@ -104,7 +106,7 @@ def test_a_cloud_is_emptied_to_another_with_its_running_and_waiting_jobs(site: S
 
 
 def test_a_paused_cloud_gets_no_job_and_goes_on_by_itself(site: Sandbox) -> None:
-    said = command(site, "pause", "aws", "--for", "60s", "--reason", "quota")
+    said = command(site, "pause", "aws", "--for", "100s", "--reason", "quota")
     assert "cloud aws is paused by root until" in said
     job = site.submit(SLEEP, "--partition=aws")
     site.wait_for(

@@ -18,7 +18,7 @@ import pytest
 
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import live_ec2, machines, running_nodes
+from tests.e2e.world import Until, live_ec2, machines, running_nodes
 
 pytestmark = pytest.mark.e2e
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
@@ -90,7 +90,8 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def test_a_machine_that_was_started_anew_is_replaced_and_its_job_runs_again(
     site: Sandbox,
 ) -> None:
-    job = site.submit("sleep 20", FULL, "--partition=aws")
+    until = Until(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
     (node,) = running_nodes(site, [job])[job]
     (before,) = machines(site)
     slurmd = start_anew(site, node)
@@ -107,6 +108,7 @@ def test_a_machine_that_was_started_anew_is_replaced_and_its_job_runs_again(
     finally:
         slurmd.kill()
         slurmd.wait()
+    until.go()
     fields = site.wait_job(job, timeout=300)
     assert fields["Restarts"] == "1"
     site.wait_for(lambda: usable(site, node), 60, "its node is usable again")
@@ -118,10 +120,12 @@ def usable(site: Sandbox, node: str) -> bool:
 
 
 def test_a_persons_drain_stays_whatever_it_says(site: Sandbox) -> None:
-    job = site.submit("sleep 3", FULL, "--partition=aws")
+    until = Until(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
     (node,) = running_nodes(site, [job])[job]
     reason, before = "Low RealMemory, says Ann", failures(site, node)
     site.run(["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}"])
+    until.go()
     site.wait_job(job)
     other = site.submit("sleep 1", FULL, "--partition=aws")
     site.wait_job(other)

@@ -13,6 +13,7 @@ from slurm_elastic.sandbox.one_control import Quota
 from slurm_elastic.sandbox.one_world import Host
 from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
+    Until,
     back_to_zero,
     held,
     ledger,
@@ -68,7 +69,8 @@ def reasons(site: Sandbox, job: int) -> str:
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
     """Of a group that the account may not read, oned tells only when it refuses: at once."""
     site.one.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
-    first = submit_many(site, 2, "sleep 30", FULL, "--partition=nebula,aws")
+    until = Until(site)
+    first = submit_many(site, 2, until.script, FULL, "--partition=nebula,aws")
     nodes = running_nodes(site, first)
     assert all(n.startswith("neb") for j in first for n in nodes[j])
     before = waited_out(site)
@@ -78,28 +80,33 @@ def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
     assert waited_out(site) == before, "it did not wait for ResumeTimeout"
     told = " ".join(reasons(site, job) for job in more)
     assert "group [1] limit of 2 reached for VMS quota in VM" in told
+    until.go()
     for job in first:
         site.wait_job(job)
 
 
 def test_full_by_the_accounts_own_quota_nothing_is_even_asked(site: Sandbox) -> None:
     site.one.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
-    (first,) = submit_many(site, 1, "sleep 20", FULL, "--partition=nebula,aws")
+    until = Until(site)
+    (first,) = submit_many(site, 1, until.script, FULL, "--partition=nebula,aws")
     running_nodes(site, [first])
     before = site.one.state().calls["one.template.instantiate"]
     (second,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
     assert site.wait_job(second)["Partition"] == "aws"
     assert site.one.state().calls["one.template.instantiate"] == before
     assert "VMS quota is 1 and 1 are used" in reasons(site, second)
+    until.go()
     assert site.wait_job(first)["Partition"] == "nebula"
 
 
 def test_a_plain_job_runs_on_opennebula_and_the_machine_knows_its_node(site: Sandbox) -> None:
-    (job,) = submit_many(site, 1, "sleep 3", FULL, "--partition=nebula")
+    until = Until(site)
+    (job,) = submit_many(site, 1, until.script, FULL, "--partition=nebula")
     (node,) = running_nodes(site, [job])[job]
     (machine,) = [m for m in site.one.state().machines if m.state == 3]
     assert machine.context["SLURM_ELASTIC_NODE"] == machine.context["SET_HOSTNAME"] == node
     assert partition_of(site, job) == {"nebula"}
+    until.go()
     site.wait_job(job)
 
 

@@ -14,6 +14,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
 from tests.e2e.world import (
     AT_ONCE,
+    Until,
     back_to_zero,
     live_ec2,
     machines,
@@ -74,7 +75,8 @@ def rounds(site: Sandbox) -> int:
 def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     site: Sandbox, how: str
 ) -> None:
-    job = site.submit("sleep 90", "--partition=aws")
+    until = Until(site)
+    job = site.submit(until.script, "--partition=aws")
     (node,) = running_nodes(site, [job])[job]
     alive = {m.instance.id for m in machines(site)}
     before = rounds(site)
@@ -98,6 +100,7 @@ def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     assert "orphan" not in after
     assert "Slurm does not answer" not in after
     assert "does not list" not in elastic(site, "doctor", "--quick")
+    until.go()
     assert site.wait_job(job, timeout=180)["Restarts"] == "0"
     assert {m.instance.id for m in machines(site)} <= alive
     back_to_zero(site)

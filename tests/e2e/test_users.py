@@ -31,8 +31,8 @@ def as_user(site: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: Sandbox) -> None:
-    own = site.submit("sleep 60", "--partition=onprem")
-    other = site.submit("sleep 60", "--partition=onprem", user="root")
+    own = site.submit("sleep 600", "--partition=onprem")
+    other = site.submit("sleep 600", "--partition=onprem", user="root")
     nodes = running_nodes(site, [own, other])
     done = as_user(site, "explain", str(own))
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: San
 
 
 def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: Sandbox) -> None:
-    running_nodes(site, [site.submit("sleep 120", "--partition=onprem")])
+    running_nodes(site, [site.submit("sleep 600", "--partition=onprem")])
     slurmctld = site.processes.get(SLURMCTLD)
     assert slurmctld is not None
     nodeproc.send(slurmctld, signal.SIGSTOP)

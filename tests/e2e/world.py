@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +72,20 @@ def slurmctld_away(site: Sandbox, how: str) -> Iterator[None]:
     finally:
         os.kill(process.pid, signal.SIGCONT)
     site.wait_for(lambda: site.run(["scontrol", "ping"]).returncode == 0, PATIENCE, "it answers")
+
+
+class Until:
+    """``script`` runs until the test says ``go``, on a machine however slow; a job that sleeps may be
+    over before anybody has seen it run.
+    """
+
+    def __init__(self, site: Sandbox) -> None:
+        self._file = site.work / f"go-{secrets.token_hex(4)}"
+        self.script = f"until [ -e {self._file} ]; do sleep 0.5; done"
+
+    def go(self) -> None:
+        """Let the jobs end, those that start later at once."""
+        self._file.touch()
 
 
 def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:

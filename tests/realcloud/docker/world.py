@@ -54,8 +54,12 @@ MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmctldParameters=enable_configless
+MessageTimeout=60
+BatchStartTimeout=60
 """
-"""What every Slurm in containers needs: no cgroups, configless nodes."""
+"""What every Slurm in containers needs: no cgroups, configless nodes; and longer limits than a machine
+stands still that has them all, so that no answer is too late and no job launched anew for that.
+"""
 
 
 _BY_FILES = """\
