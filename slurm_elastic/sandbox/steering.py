@@ -24,7 +24,7 @@ class Steering:
     cloud: ClassVar[str]
     """The cloud that it emulates, in words for people."""
 
-    def __init__(self, url: str, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, timeout: float = 120.0) -> None:
         parts = urlsplit(require_loopback(url))
         self.url = url
         self._host, self._port = parts.hostname or "", parts.port or 80

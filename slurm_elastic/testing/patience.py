@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from slurm_elastic.errors import SlurmElasticError
+
 T = TypeVar("T")
 
 IDLE, MOST = 2.0, 10.0
@@ -47,26 +49,62 @@ def eventually(
     return value
 
 
-@contextmanager
-def awake() -> Iterator[Callable[[], float]]:
-    """How long (s) this machine has been running since: what it stood still for is left out.
+class Awake:
+    """Seconds for which this machine has been running since: what it stood still for is left out.
 
-    To say that something takes no longer than it may. A standstill is one long step of the clock.
+    ``longest``: the most that it stood still for at a time (s).
     """
-    over, seconds = threading.Event(), 0.0
 
-    def watch() -> None:
-        nonlocal seconds
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._seconds = 0.0
+        self._over = threading.Event()
+
+    def __call__(self) -> float:
+        return self._seconds
+
+    def watch(self) -> None:
         before = time.monotonic()
-        while not over.wait(TICK):
+        while not self._over.wait(TICK):
             now = time.monotonic()
-            seconds += min(now - before, GAP)
+            self._seconds += min(now - before, GAP)
+            self.longest = max(self.longest, now - before - TICK)
             before = now
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    def close(self) -> None:
+        self._over.set()
+
+
+@contextmanager
+def awake() -> Iterator[Awake]:
+    """A clock for what must take no longer than it may: a standstill is one long step of it."""
+    clock = Awake()
+    watcher = threading.Thread(target=clock.watch, daemon=True)
     watcher.start()
     try:
-        yield lambda: seconds
+        yield clock
     finally:
-        over.set()
+        clock.close()
         watcher.join()
+
+
+def undisturbed(
+    attempt: Callable[[], None],
+    still: float,
+    renew: Callable[[], None] = lambda: None,
+    tries: int = 3,
+) -> None:
+    """Try again, after ``renew``, what went wrong while this machine stood still for ``still``
+    seconds: for what is about time itself, and says nothing then.
+    """
+    for _ in range(tries - 1):
+        with awake() as clock:
+            try:
+                attempt()
+            except (AssertionError, SlurmElasticError):
+                if clock.longest < still:
+                    raise
+            else:
+                return
+        renew()
+    attempt()

@@ -11,14 +11,13 @@ from datetime import datetime
 from functools import partial
 
 import pytest
-from patience import awake
+from patience import undisturbed
 from rich.console import Console
 
 from slurm_elastic.cli.clear import clear
 from slurm_elastic.cli.explain import show
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SandboxError
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion
 from slurm_elastic.policies.boots import given_up_after
@@ -29,8 +28,11 @@ pytestmark = pytest.mark.e2e
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 POOL = {f"pub{n}" for n in range(1, 7)}
 FULL = "--cpus-per-task=2"
-TRIES = 3
 RESUME = 40.0
+STILL = RESUME - given_up_after(RESUME)
+"""Seconds: when a machine goes on that stood still for as long, slurmctld finds ResumeTimeout over at
+once, and is the first to give a node up, whatever slurm-elasticd does.
+"""
 CAUSE = "did not register within 30 s (ResumeTimeout is 40 s)"
 
 
@@ -74,24 +76,6 @@ def away(site: Sandbox) -> list[str]:
     return [name for name, node in site.nodes().items() if "DRAIN" in node.states]
 
 
-def undisturbed(renew: Callable[[], None], attempt: Callable[[], None]) -> None:
-    """Try again what went wrong while the machine stood still: slurmctld finds ResumeTimeout over at
-    once when it goes on, and is the first then, whatever slurm-elasticd does.
-    """
-    for _ in range(TRIES):
-        began = time.monotonic()
-        with awake() as ran:
-            try:
-                attempt()
-            except (AssertionError, SandboxError):
-                if time.monotonic() - began - ran() < RESUME - given_up_after(RESUME):
-                    raise
-            else:
-                return
-        renew()
-    attempt()
-
-
 @pytest.fixture
 def renew(site: Sandbox, config: Config) -> Callable[[], None]:
     return partial(clear_away, site, config)
@@ -118,7 +102,7 @@ def test_jobs_of_machines_that_never_register_run_elsewhere(
     """Also one that forbids requeueing, which slurmctld would end as NODE_FAIL, and a whole one of
     two nodes; without the 121 s for which slurmctld itself keeps a requeued job.
     """
-    undisturbed(renew, partial(run_elsewhere, site, config))
+    undisturbed(partial(run_elsewhere, site, config), STILL, renew)
 
 
 def run_elsewhere(site: Sandbox, config: Config) -> None:
@@ -148,7 +132,7 @@ def run_elsewhere(site: Sandbox, config: Config) -> None:
 def test_a_pool_with_too_many_in_a_row_is_paused_until_it_is_cleared(
     site: Sandbox, config: Config, renew: Callable[[], None]
 ) -> None:
-    undisturbed(renew, partial(paused_and_cleared, site, config))
+    undisturbed(partial(paused_and_cleared, site, config), STILL, renew)
 
 
 def paused_and_cleared(site: Sandbox, config: Config) -> None:
