@@ -73,6 +73,7 @@ ResumeFailProgram={dir}/programs/slurm-elastic-resume-fail
 ResumeRate=0
 SuspendRate=0
 ResumeTimeout=120
+MessageTimeout=60
 SuspendTimeout=5
 """
 
@@ -86,7 +87,7 @@ def free_port() -> int:
     raise OSError("no TCP port is free on loopback")
 
 
-def wait_until(what: Callable[[], object], timeout: float = 60.0, every: float = 0.05) -> None:
+def wait_until(what: Callable[[], object], timeout: float = 180.0, every: float = 0.05) -> None:
     """Poll until ``what`` is true; TimeoutError otherwise."""
     until = time.monotonic() + timeout
     while not what():

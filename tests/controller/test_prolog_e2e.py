@@ -123,13 +123,13 @@ def test_slurmctld_restarted_while_a_job_waits(cluster: SmallSlurm, daemon: Prol
     cluster.start_slurmctld()
     # slurmctld runs the prolog of a configuring job again.
     wait_until(lambda: daemon.waiting() == (job,))
-    wait_until(lambda: cluster.started(job), timeout=120)
+    wait_until(lambda: cluster.started(job), timeout=240)
     assert started_by_its_prolog(cluster, job)
 
 
 def test_without_the_daemon_a_job_starts_as_slurm_would_start_it(cluster: SmallSlurm) -> None:
     job = cluster.submit("--partition=cloud", "--nodelist=pub8")
-    wait_until(lambda: cluster.started(job), timeout=120)
+    wait_until(lambda: cluster.started(job), timeout=240)
     assert "Restarts=0" in cluster.command("scontrol", "show", "job", str(job))
 
 

@@ -52,6 +52,8 @@ SlurmdLogFile={root}/slurmd.%n.log
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=10
+MessageTimeout=60
+BatchStartTimeout=60
 MailProg=/bin/true
 EnforcePartLimits={enforce}
 {extra}

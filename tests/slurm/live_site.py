@@ -51,6 +51,7 @@ TaskPlugin=task/none
 MpiDefault=none
 ReturnToService=2
 MailProg=/bin/true
+MessageTimeout=60
 {hooks}
 """
 RESTART = """\
