@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from slurm_elastic.ckptstate import FILE, CheckpointState, Migration
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
-from tests.e2e.world import PATIENCE, ledger
+from tests.e2e.world import PATIENCE, ledger, machines
 
 SITE: Mapping[str, Any] = {
     "static_nodes": 1,
@@ -77,6 +78,15 @@ def enough(site: Sandbox, job: int, runs: int) -> None:
 
 def node_of(site: Sandbox, job: int) -> str:
     return site.job(job)["NodeList"]
+
+
+def machine_of(site: Sandbox, job: int) -> str:
+    """The machine on which the job's run of now, or its last one, began."""
+    fields = site.job(job)
+    start = datetime.fromisoformat(fields["StartTime"]).timestamp()
+    mine = [m.instance for m in machines(site, ended=True) if m.instance.node == fields["NodeList"]]
+    before = [i for i in mine if i.launched <= start + 1.0]  # Slurm's are whole seconds
+    return max(before, key=lambda i: i.launched).id
 
 
 def announce(site: Sandbox, node: str, notice: float = 60.0) -> None:
