@@ -22,8 +22,8 @@ CALM = {"SlurmdTimeout": "300", "MessageTimeout": "60", "BatchStartTimeout": "60
 """Of slurm.conf, in s, where a test says nothing else: a machine that stands still for half a minute
 loses no node, no job and no answer by itself. The sandbox's own are for people who watch.
 """
-CALM_RESUME, CALM_RETRIES = 180.0, 120.0
-"""Likewise ``resume_timeout`` and ``transient_deadline``."""
+CALM_RESUME = 180.0
+"""Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -62,9 +62,12 @@ def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A sandbox's description, with what it does not say itself so that no standstill changes it."""
     given = {line.partition("=")[0].strip() for line in overrides.get("slurm_conf", ())}
     lines = tuple(f"{key}={value}" for key, value in CALM.items() if key not in given)
-    elastic = dict(overrides.get("elastic", {}))
-    elastic["timings"] = {"transient_deadline": CALM_RETRIES, **elastic.get("timings", {})}
-    return {"resume_timeout": CALM_RESUME, **overrides} | {
+    elastic, resume = (
+        dict(overrides.get("elastic", {})),
+        overrides.get("resume_timeout", CALM_RESUME),
+    )
+    elastic["timings"] = {"transient_deadline": resume / 2, **elastic.get("timings", {})}
+    return {**overrides, "resume_timeout": resume} | {
         "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
         "elastic": elastic,
     }
