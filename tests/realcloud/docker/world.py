@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import docker
-from patience import patience as stretched
+from patience import patience as allowed
 
 from .engine import REPO, Engine
 
@@ -410,7 +410,7 @@ def wait_for(
     pause: float = 0.25,
 ) -> T:
     """Wait until ``condition`` is true, and return it; ``state`` goes into the failure."""
-    deadline = time.monotonic() + stretched(patience)
+    deadline = time.monotonic() + allowed(patience)
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {patience:g} s: {what}\n{state()}")
