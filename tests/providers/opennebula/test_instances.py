@@ -1,0 +1,217 @@
+"""The machines of one account: listed whole, told apart, ended by number and pressed to end."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.opennebula import convert, instances, requests
+from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.errors import WRONG_STATE
+from slurm_elastic.providers.opennebula.instances import ASKED_AGAIN, PAGE, READ_AT_ONCE, Machines
+from slurm_elastic.testing.contract import UUID
+
+OURS = {requests.CLUSTER: UUID, requests.CLOUD: "one", requests.GENERATION: "g1"}
+RUNNING, SHUTDOWN = 3, 12
+
+
+class Oned:
+    """``there`` are its machines; ``wrong`` is what it says to the end of each, one after the other."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.there: list[Vm] = []
+        self.done: list[Vm] = []
+        self.wrong: dict[int, list[ProviderError]] = {}
+        self.ended: list[int] = []
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __call__(self, method: str, *words: Any) -> Any:
+        self.asked.append((method, *words))
+        match method:
+            case "vm.action":
+                assert words[0] == "terminate-hard"
+                if left := self.wrong.get(words[1]):
+                    raise left.pop(0)
+                self.ended.append(words[1])
+                return None
+            case "vmpool.infoset":
+                numbers = {int(n) for n in words[0].split(",")}
+                return pool([v for v in self.there if v.id in numbers])
+            case _ if words[3] == convert.DONE:
+                return pool(self.done[words[1] : words[1] - words[2]])
+        return pool(self.there)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def pool(found: list[Vm]) -> Any:
+    return SimpleNamespace(VM=[SimpleNamespace(vm=v, STIME=str(int(v.started))) for v in found])
+
+
+def vm(
+    number: int, tags: dict[str, str] | None = None, *, lcm: int = RUNNING, started: float = 0
+) -> Vm:
+    marks = OURS if tags is None else tags
+    return Vm(id=number, state=convert.ACTIVE, lcm=lcm, started=started, tags=marks, address=None)
+
+
+@pytest.fixture
+def oned(monkeypatch: pytest.MonkeyPatch) -> Oned:
+    made = Oned()
+    monkeypatch.setattr(convert, "vm", lambda raw: raw.vm)
+    monkeypatch.setattr(instances, "time", made)
+    return made
+
+
+def machines(oned: Oned, *clouds: str, timeout: float = 20.0) -> Machines:
+    owners = Ownership(cluster=UUID, clouds=frozenset({"one", *clouds}))
+    return Machines("one", owners, oned, threads=1, timeout=timeout)
+
+
+# listing
+
+
+def test_only_ours_are_listed_and_known(oned: Oned) -> None:
+    oned.there = [vm(1), vm(2, {requests.CLUSTER: "another"}), vm(3, {})]
+    made = machines(oned)
+    assert [v.id for v in made.live()] == [1]
+    assert made.ours == {convert.instance_id("one", 1)}
+    assert oned.asked == [("vmpool.infoextended", instances.MINE, -1, -1, -1)]
+
+
+def test_one_of_no_cloud_that_can_be_told_is_told_of_once(
+    oned: Oned, caplog: pytest.LogCaptureFixture
+) -> None:
+    oned.there = [vm(1, {requests.CLUSTER: UUID})]
+    made = machines(oned, "other")
+    assert made.live() == made.live() == []
+    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert "machines left alone" in told
+    assert "clouds=one,other ids=[1]" in told
+    oned.there.append(vm(2, {requests.CLUSTER: UUID}))
+    made.live()
+    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 2
+
+
+def test_ended_ones_are_looked_for_page_by_page_and_not_too_far_back(oned: Oned) -> None:
+    other = OURS | {requests.GENERATION: "g0"}
+    oned.done = [
+        vm(n, OURS if n % 100 == 50 else other, started=10_000 - n) for n in range(3 * PAGE)
+    ]
+    made = machines(oned)
+    assert [v.id for v in made.ended("g1", 0.0)] == [50, 150, 250]
+    assert [words[2] for words in oned.asked] == [0, PAGE, 2 * PAGE, 3 * PAGE]
+    oned.asked.clear()
+    last_of_second = 10_000 - (2 * PAGE - 1)
+    assert [v.id for v in made.ended("g1", last_of_second + 1)] == [50, 150]
+    assert len(oned.asked) == 2
+    assert [v.id for v in made.ended("g1", last_of_second)] == [50, 150, 250]
+    oned.done = oned.done[:60]
+    oned.asked.clear()
+    assert [v.id for v in made.ended("g1", 0.0)] == [50]
+    assert len(oned.asked) == 1
+
+
+def test_some_are_read_a_bounded_number_at_a_time(oned: Oned) -> None:
+    numbers = list(range(READ_AT_ONCE + 1))
+    oned.there = [vm(n) for n in numbers if n != 7]
+    assert list(machines(oned).some(numbers)) == [n for n in numbers if n != 7]
+    assert [len(words[1].split(",")) for words in oned.asked] == [READ_AT_ONCE, 1]
+    assert machines(oned).some([]) == {}
+
+
+# ending
+
+
+def names(*numbers: int) -> list[str]:
+    return [convert.instance_id("one", n) for n in numbers]
+
+
+def test_each_is_ended_once_and_strangers_are_told_of(
+    oned: Oned, caplog: pytest.LogCaptureFixture
+) -> None:
+    oned.there = [vm(1), vm(2, {})]
+    made = machines(oned)
+    made.terminate([*names(1, 1, 2), "nonsense"])
+    assert oned.ended == [1]
+    assert f"not terminated, gone or not ours cloud=one id={names(2)[0]}" in caplog.text
+    assert "id=nonsense" in caplog.text
+    oned.asked.clear()
+    made.terminate(names(1))
+    assert oned.asked == [("vm.action", "terminate-hard", 1)], "known ones are not looked for"
+
+
+def test_one_that_boots_is_asked_again_until_it_takes_the_order(oned: Oned) -> None:
+    boots = TransientError("one", WRONG_STATE, "wrong state")
+    oned.there = [vm(1)]
+    oned.wrong[1] = [boots] * 3
+    machines(oned).terminate(names(1))
+    assert oned.ended == [1]
+    assert oned.now == 1000.0 + 3 * 0.5
+
+
+def test_but_not_beyond_the_time_out(oned: Oned) -> None:
+    oned.there = [vm(1)]
+    oned.wrong[1] = [TransientError("one", WRONG_STATE, "wrong state")] * 1000
+    with pytest.raises(TransientError, match=WRONG_STATE):
+        machines(oned, timeout=2.0).terminate(names(1))
+    assert oned.now == 1002.0
+
+
+def test_another_error_is_none_to_wait_for_and_keeps_no_other_alive(oned: Oned) -> None:
+    oned.there = [vm(1), vm(2), vm(3)]
+    oned.wrong = {1: [AuthError("one", "Denied", "no")], 2: [TransientError("one", "Timeout", "?")]}
+    made = machines(oned)
+    with pytest.raises(TransientError, match="Timeout"):
+        made.terminate(names(1, 2, 3))
+    assert (oned.ended, oned.now) == ([3], 1000.0)
+    oned.wrong = {1: [AuthError("one", "Denied", "no")]}
+    with pytest.raises(AuthError):
+        made.terminate(names(1, 2))
+
+
+def test_asked_once_it_is_told_which_took_it(oned: Oned, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    oned.wrong = {
+        1: [TransientError("one", WRONG_STATE, "boots")],
+        2: [InstanceNotFound("one", "NoExists", "gone")],
+    }
+    assert machines(oned).ask_to_end([1, 2, 3]) == {2, 3}
+    assert "not ended, tried again later cloud=one error=one: WrongState: boots" in caplog.text
+    assert "already gone cloud=one id=2" in caplog.text
+
+
+# pressing
+
+
+def test_one_whose_end_does_not_come_is_asked_again(
+    oned: Oned, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = [vm(1), vm(2), vm(3, lcm=SHUTDOWN)]
+    oned.there = there
+    made = machines(oned)
+    made.terminate(names(1))
+    made.press(there)
+    oned.now += ASKED_AGAIN
+    made.press(there)
+    assert oned.ended == [1], "its time is not over"
+    oned.now += 0.1
+    made.press(there)
+    assert oned.ended == [1, 1, 3], "also one that somebody else has asked for"
+    assert "asked to end again cloud=one ids=[1, 3]" in caplog.text
+    made.press(there)
+    assert oned.ended == [1, 1, 3]
+    oned.now += ASKED_AGAIN + 0.1
+    made.press([vm(2)])
+    assert oned.ended == [1, 1, 3], "what is gone is not asked"
+    assert made._leaving == {}
