@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -72,6 +73,9 @@ def test_it_ends_with_its_session_and_by_no_signal_to_the_jobs_processes() -> No
         if not port:
             made.kill()
             pytest.skip("nft is missing or may not set rules here")
+        assert os.getsid(owner) == owner, (
+            "what ends the job's process group or session ends no rule"
+        )
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             subprocess.run(["kill", f"-{number.value}", str(owner)], check=True)
         with socket.create_server(("", port)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,3 +135,95 @@ def test_the_head_cannot_release_what_has_another_run(held: Held) -> None:
     held.answers = [None]
     held.session._carry_out(Request("b", "release"))
     assert held.restored == 1
+
+
+def test_one_that_cannot_be_brought_back_stays_held_for_another_while(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (held.store.path / "images" / "2").mkdir()
+    tried: list[str] = []
+
+    def broken(_: Session, image: Path) -> None:
+        tried.append(image.name)
+        raise Refused("criu restore: exit 1")
+
+    monkeypatch.setattr(Session, "_restore", broken)
+    assert not held.late(says("RUNNING"))
+    assert tried == ["2", "1"], "an older image is better than none"
+    assert held.session._held_until == held.now + HOLD
+    assert sum("could not be brought back: criu restore" in line for line in held.store._lines) == 2
+    assert json.loads((held.store.path / "status.json").read_text())["state"] == "held"
+
+
+def test_a_signal_for_a_held_job_is_not_delivered_and_that_is_said(held: Held) -> None:
+    held.session._take(int(signal.SIGUSR1))
+    held.session._take(int(signal.SIGTERM))
+    (line,) = held.store._lines
+    assert "signal 10 came while the job was held: not delivered" in line
+
+
+def test_one_for_a_job_that_runs_is_passed_on(held: Held) -> None:
+    got: list[int] = []
+    held.session._method.signal = got.append  # type: ignore[method-assign]
+    held.session._held_until = None
+    held.session._take(int(signal.SIGUSR1))
+    assert got == [signal.SIGUSR1]
+
+
+# the end of a run
+
+
+@pytest.fixture
+def ended(held: Held, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Its payload has ended; ``gone`` says whether the job's directory was removed."""
+    held.session._method.close = lambda: None  # type: ignore[method-assign]
+    monkeypatch.setattr(held.session._quota, "forget", lambda: None)
+    monkeypatch.setattr(sessions.time, "sleep", lambda _: None)
+    return held
+
+
+def remains(held: Held, status: int, *answers: JobState | None, terminated: bool = False) -> bool:
+    held.relay.terminated, held.answers = terminated, list(answers)
+    held.session.leave(status)
+    assert held.answers == [], "slurmctld is asked as often as needed"
+    return held.store.path.exists()
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing(ended: Held) -> None:
+    assert not remains(ended, 0)
+
+
+@pytest.mark.parametrize("how", [
+    {"status": int(signal.SIGTERM)}, {"status": int(signal.SIGKILL)}, {"status": 0, "terminated": True},
+])  # fmt: skip
+def test_one_that_was_ended_stays_for_the_next_unless_slurm_says_that_the_job_is_over(
+    ended: Held, how: dict[str, Any]
+) -> None:
+    for state in (says("PENDING"), says("REQUEUED"), says("NODE_FAIL"), says("RUNNING")):
+        assert remains(ended, how["status"], state, terminated=how.get("terminated", False))
+    assert json.loads((ended.store.path / "status.json").read_text())["state"] == "ended"
+    assert remains(ended, how["status"], says("CANCELLED", 2), terminated=True), "of another run"
+    over = says("CANCELLED")
+    assert not remains(ended, how["status"], over, terminated=how.get("terminated", False))
+
+
+def test_slurmctld_is_asked_five_times_and_its_silence_keeps_the_images(ended: Held) -> None:
+    assert remains(ended, int(signal.SIGKILL), None, None, None, None, None)
+    assert not remains(ended, int(signal.SIGKILL), None, None, None, None, says("TIMEOUT"))
+
+
+def test_a_directory_that_cannot_be_removed_is_the_sweepers(
+    ended: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(ended.store, "remove", busy)
+    assert remains(ended, 0)
+    assert "stays for the sweeper: [Errno 16]" in ended.store._lines[-1]
+
+
+def test_an_abandoned_run_keeps_the_images_of_earlier_ones(ended: Held) -> None:
+    ended.session.abandon()
+    assert json.loads((ended.store.path / "status.json").read_text())["state"] == "abandoned"
+    assert ended.store.images() != []
