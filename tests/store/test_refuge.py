@@ -268,6 +268,35 @@ def test_a_file_that_is_spoilt_is_noticed_at_the_next_reading_and_set_aside(
     assert "b" in in_file(path)
 
 
+def test_a_file_of_which_some_pages_are_spoilt_is_let_go_before_it_is_set_aside(
+    one: Refuge, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(999):
+        one.db.execute("insert into notes values (?, 1, null)", (f"n{number}",))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+    content = bytearray(path.read_bytes())
+    content[3 * 4096 : 4 * 4096] = b"\xa5" * 4096
+    path.write_bytes(content)
+    clock.forward(LOOK)
+    one.check()
+    assert kind(one) is Kind.CORRUPT
+    held: list[str] = []
+
+    def watched(path: Path, now: float) -> Path | None:
+        links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        held.extend(os.readlink(link) for link in links if os.path.lexists(link))
+        return set_aside(path, now)
+
+    monkeypatch.setattr(refuge, "set_aside", watched)
+    one.check()
+    assert kind(one) is None
+    assert str(path) not in held
+    assert held, "it was looked"
+    note(one, "z")
+    assert in_file(path)[-1] == "z"
+
+
 def test_what_was_over_at_the_last_copy_and_since_is_known_of_a_spoilt_file(
     one: Refuge, path: Path, clock: Clock
 ) -> None:
