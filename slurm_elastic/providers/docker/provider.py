@@ -123,13 +123,16 @@ class DockerProvider(HostedProvider[Container, DockerType]):
         except ProviderError as error:
             if error.code != NAME_TAKEN:
                 raise
-            there = self._engines.call(host, lambda client: client.inspect_container(machine.name))
-            labels = there["Config"].get("Labels") or {}
-            same = (requests.CLUSTER, requests.GENERATION, requests.NODE)
-            if any(labels.get(key) != machine.labels[key] for key in same):
-                raise
-            return str(there["Id"])
-        return str(made["Id"])
+            taken = error
+        else:
+            return str(made["Id"])
+        # Not while the refusal is handled: what fails now would be told by its words.
+        there = self._engines.call(host, lambda client: client.inspect_container(machine.name))
+        labels = there["Config"].get("Labels") or {}
+        same = (requests.CLUSTER, requests.GENERATION, requests.NODE)
+        if any(labels.get(key) != machine.labels[key] for key in same):
+            raise taken
+        return str(there["Id"])
 
     def _rows(self, host: str) -> Sequence[Container]:
         """All containers with a cluster's label, ours or not, the ended ones included."""
@@ -142,14 +145,17 @@ class DockerProvider(HostedProvider[Container, DockerType]):
     def _end(self, one: Container) -> None:
         try:
             self._engines.call(one.host, lambda client: client.kill(one.id))
-            with self._lock:
-                self._killed[one.id] = self._clock()
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%s", self.name, one.short)
+            return
         except ProviderError as error:
             if error.code != NOT_RUNNING:
                 raise
-            self._end_idle(one)
+        else:
+            with self._lock:
+                self._killed[one.id] = self._clock()
+            return
+        self._end_idle(one)
 
     def _end_idle(self, one: Container) -> None:
         """It has ended already, or was made and never started: then nothing but its removal keeps

@@ -6,6 +6,7 @@ An engine that only answers what a test says; the contract runs on a real one (t
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import ssl
 import subprocess
@@ -237,6 +238,15 @@ class TestLaunching:
         assert (machine.id, machine.address) == (number_of(1)[:12], "10.0.0.1")
         assert proxy.count("create") == 1
 
+    def test_whether_a_taken_name_is_ours_may_be_in_doubt(self, proxy: EngineProxy) -> None:
+        proxy.fail(
+            listing(),
+            Fault(status=409, message="The name /x is already in use", match="create"),
+            Fault(drop=True, match="^GET .*/json$"),
+        )
+        with pytest.raises(TransientError):
+            opened(proxy.url).launch(spec("bx1"))
+
     def test_a_name_that_is_somebody_elses_is_a_refusal(self, proxy: EngineProxy) -> None:
         there = {"Id": number_of(1), "Config": {"Labels": {}}, "State": {"Status": "running"}}
         proxy.fail(
@@ -356,8 +366,51 @@ class TestHosts:
         provider.terminate([number_of(2)[:12]])
         assert two[1].count("kill") == 1
 
+    def test_what_one_printed_is_looked_for_where_it_is(
+        self, two: tuple[EngineProxy, EngineProxy]
+    ) -> None:
+        two[0].fail(listing(row(1)), Fault(status=200, body=b"booted\n", match="^GET .*/logs"))
+        two[1].fail(listing())
+        provider = opened(two[0].url, two[1].url)
+        assert provider.console(number_of(2)[:12]) == "", "there is no such machine of ours"
+        two[1].fail(Fault(drop=True))
+        with pytest.raises(TransientError):  # it may be there
+            provider.console(number_of(2)[:12])
+        assert (two[0].count("/logs"), two[1].count("/logs")) == (0, 0)
+
 
 class TestEnding:
+    def test_one_that_is_gone_has_been_ended(
+        self, proxy: EngineProxy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        gone = Fault(status=404, message="No such container: x", match="kill")
+        proxy.fail(listing(row(1)), gone)
+        provider = opened(proxy.url)
+        provider.terminate([number_of(1)[:12]])
+        assert proxy.count("kill") == 1
+        assert f"already gone cloud=boxes id={number_of(1)[:12]}" in caplog.text
+
+    def test_one_that_is_gone_when_it_is_looked_at_is_not_removed(self, proxy: EngineProxy) -> None:
+        proxy.fail(
+            listing(row(1)),
+            Fault(status=409, message="Container x is not running", match="kill"),
+            Fault(status=404, message="No such container: x", match="^GET .*/json$"),
+        )
+        provider = opened(proxy.url)
+        provider.terminate([number_of(1)[:12]])
+        assert proxy.count("^DELETE") == 0
+
+    def test_one_that_has_ended_by_itself_is_kept(self, proxy: EngineProxy) -> None:
+        proxy.fail(
+            listing(row(1)),
+            Fault(status=409, message="Container x is not running", match="kill"),
+            answer("^GET .*/json$", 200, {"State": {"Status": "exited"}}),
+        )
+        provider = opened(proxy.url)
+        provider.terminate([number_of(1)[:12]])
+        assert proxy.count("^DELETE") == 0, "its log says why it went"
+
     def test_one_that_never_started_is_removed(self, proxy: EngineProxy) -> None:
         proxy.fail(
             listing(row(1, "created")),
