@@ -102,6 +102,16 @@ def test_what_is_committed_is_written_down_a_second_time_once_all_of_it_is_there
     assert len(lately.read_text().split()) > 0
 
 
+def test_what_one_statement_changes_is_written_down_a_second_time_too(
+    ledger: Enduring, path: Path
+) -> None:
+    lately = path.with_name("ledger.db.lately")
+    ledger.beat("daemon", T0, 7)
+    assert not lately.exists(), "it is told anew in a moment"
+    ledger.lift_requeue(7, 0, T0)
+    assert '"table": "lifted_requeues"' in lately.read_text()
+
+
 # the other service
 
 

@@ -382,6 +382,13 @@ def test_a_machine_without_a_node_takes_it_with_those_who_pay(ledger: Ledger) ->
     assert ledger.machines()[0].instance.node == "pub1", "a node is taken once"
 
 
+def test_a_machine_without_a_node_may_be_told_its_own_with_its_adoption(ledger: Ledger) -> None:
+    ledger.adopt(instance("i-1", node=""), "", T0)
+    ledger.adopt(instance("i-1", node="pub1"), "burst", T0 + 1)
+    (machine,) = ledger.machines()
+    assert (machine.instance.node, machine.pool) == ("pub1", "burst")
+
+
 def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
     launched(ledger, "i-1")
     ledger.registered("aws", ["i-1"], T0 + 5)

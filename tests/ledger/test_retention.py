@@ -155,13 +155,15 @@ def test_no_room_is_given_back_while_a_launch_is_open(
 
 @pytest.mark.parametrize(("kilobytes", "back"), [(900, False), (1200, True)])
 def test_a_file_is_made_anew_for_a_megabyte_and_not_for_less(
-    ledger: Ledger, kilobytes: int, back: bool
+    ledger: Ledger, kilobytes: int, back: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     db = ledger._db
     db.execute("create table bulk (one blob)")
     db.execute("insert into bulk values (zeroblob(?))", (kilobytes * 1024,))
     db.execute("drop table bulk")
     assert retention.give_back(db) is back
+    assert caplog.messages == (["the ledger gave 1 MB back"] if back else [])
 
 
 def test_a_locked_file_keeps_its_free_room_and_all_else(

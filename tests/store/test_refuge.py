@@ -313,6 +313,16 @@ def test_what_was_over_at_the_last_copy_and_since_is_known_of_a_spoilt_file(
     assert in_file(path) == ["new", "old", "open"]
 
 
+def test_without_a_copy_what_was_over_is_told_to_be_unknown(
+    one: Refuge, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(path)
+    clock.forward(LOOK)
+    one.check()
+    assert [line for line in caplog.messages if "at the last copy is not known: there is" in line]
+    assert names(one.db) == ["a"], "of what was written down since"
+
+
 def test_a_copy_is_made_now_and_then_for_its_owner_alone(
     one: Refuge, path: Path, clock: Clock
 ) -> None:
