@@ -11,7 +11,8 @@ from slurm_elastic.config.partial import Draft
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
-_URL = re.compile(r"https?://[^/\s]+/\S+")
+_URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
+"""Who sees the BMC's password can do anything to its host: in clear it stays on this host."""
 
 
 def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Provider:

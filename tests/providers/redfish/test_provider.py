@@ -298,6 +298,7 @@ pools:
     [
         ("r[1-2]", "r[1-3]", r"pools\[0\] \(r\).nodes: found 'r3', expected nodes that clouds\[0\].hosts has"),
         ("https://b2", "b2", "r2: found 'b2/redfish/v1/Systems/1', expected a URL as https"),
+        ("https://b2", "http://b2", "r2: found 'http://b2/redfish/v1/Systems/1', expected a URL as https"),
         ("https://b2", "https://b1", "found a host that another node has, too, expected one for each node"),
         ("    credentials: /nonexistent\n", "", "found no 'credentials', expected a JSON file"),
     ],
