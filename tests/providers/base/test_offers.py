@@ -1,0 +1,61 @@
+"""What a cloud offers a pool: types, zones and markets that both have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.offers import plain_offers, typed_offer
+
+CLOUD = AwsCloud(
+    name="aws", location=Location.PUBLIC, region="r", image="ami-1", subnets={"a": "s-1", "b": "s-2"},
+    types={
+        "small": InstanceType(cpus=2, memory=4096, price=0.1),
+        "large": InstanceType(cpus=8, memory=16384, price=0.5, gres="gpu:1"),
+    },
+)  # fmt: skip
+THERE = frozenset({"small", "large"})
+
+
+def pool(**changes: Any) -> Pool:
+    had: dict[str, Any] = {
+        "name": "p", "cloud": "aws", "nodes": ("n1", "n2"), "cpus": 2, "real_memory": 4000,
+        "markets": (Market.SPOT, Market.ON_DEMAND), "instance_types": (), "zones": (),
+    }  # fmt: skip
+    return Pool(**(had | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "there", "keys"),
+    [
+        ({"markets": (Market.SPOT,)}, THERE,
+         ["small/a/spot", "small/b/spot", "large/a/spot", "large/b/spot"]),
+        ({"instance_types": ("large",), "zones": ("b",)}, THERE,
+         ["large/b/spot", "large/b/on-demand"]),
+        ({"instance_types": ("large", "small"), "zones": ("a",), "markets": (Market.ON_DEMAND,)},
+         THERE, ["large/a/on-demand", "small/a/on-demand"]),
+        ({"zones": ("a",), "markets": (Market.SPOT,)}, frozenset({"large"}), ["large/a/spot"]),
+        ({"instance_types": ("huge",)}, frozenset({"huge"}), []),
+        ({"zones": ("c",)}, THERE, []),
+    ],
+)  # fmt: skip
+def test_the_offers_are_what_pool_and_cloud_both_have(
+    changes: dict[str, Any], there: frozenset[str], keys: list[str]
+) -> None:
+    found = plain_offers(CLOUD, pool(**changes), there, 3)
+    assert [f"{o.instance_type}/{o.zone}/{o.market}" for o in found] == keys
+    assert {o.free for o in found} <= {3}
+
+
+def test_an_offer_has_its_type_as_the_configuration_has_it() -> None:
+    one = typed_offer(("aws", Location.PUBLIC), "large", CLOUD.types["large"], "a", Market.SPOT)
+    assert (one.cloud, one.location, one.zone, one.market) == (
+        "aws", Location.PUBLIC, "a", Market.SPOT,
+    )  # fmt: skip
+    assert (one.price, one.on_demand_price) == (0.5, 0.5)
+    assert (one.cpus, one.memory, one.gres) == (8, 16384, "gpu:1")
+    assert (one.free, one.free_reason) == (None, "")

@@ -1,0 +1,68 @@
+"""A refused call as a finding, and the most that pools could ask for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slurm_elastic.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.model import Level, Market, Pool
+from slurm_elastic.providers.base.preflight import affordable, looked, most, refused, size
+
+WORDS = {"rights": "allow it", "otherwise": "look at the cloud"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"), [(AuthError, "allow it"), (TransientError, "look at the cloud")]
+)
+def test_missing_rights_are_told_from_other_refusals(
+    kind: type[ProviderError], advice: str
+) -> None:
+    error = kind("aws", "Denied", "you may not")
+    found = refused("images", error, "an image", **WORDS)
+    assert (found.what, found.level, found.found) == ("images", Level.WRONG, "Denied: you may not")
+    assert (found.expected, found.advice) == ("an image", advice)
+
+    def ask() -> str:
+        raise error
+
+    assert looked("images", ask, "an image", **WORDS) == found
+
+
+def test_what_was_found_is_told() -> None:
+    found = looked("images", lambda: "3 images", "an image", **WORDS)
+    assert (found.level, found.found) == (Level.OK, "3 images")
+
+
+@pytest.mark.parametrize(("bound", "machines"), [(None, 3), (2, 2), (0, 0), (9, 3)])
+def test_a_pool_has_as_many_machines_as_nodes_and_its_bound_at_most(
+    bound: int | None, machines: int
+) -> None:
+    pool = Pool(
+        name="p", cloud="aws", nodes=("n1", "n2", "n3"), cpus=2, real_memory=4000,
+        markets=(Market.SPOT,), max_nodes=bound,
+    )  # fmt: skip
+    assert size(pool) == machines
+
+
+def test_the_machines_that_have_most_count_first() -> None:
+    sizes = [(2.0, 10), (8.0, 3)]
+    assert most(sizes) == 44.0
+    assert most(sizes, 5) == 28.0
+    assert most(sizes, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dollars", "machines", "amount"),
+    [
+        (None, [(8.0, 0.5)], math.inf),
+        (1.0, [(8.0, 0.5), (2.0, 0.1)], 20.0),
+        (1.0, [(8.0, 0.5), (2.0, 0.0)], math.inf),
+        (1.0, [], 0.0),
+    ],
+)
+def test_a_bound_in_dollars_pays_for_so_much(
+    dollars: float | None, machines: list[tuple[float, float]], amount: float
+) -> None:
+    assert affordable(dollars, machines) == pytest.approx(amount)
