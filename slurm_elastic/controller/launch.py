@@ -154,11 +154,17 @@ class _Call:
     """The cloud call of one launch, and whether one that went wrong may have taken effect."""
 
     def __init__(self, site: Site, spec: LaunchSpec, *, in_doubt: bool) -> None:
+        self._ledger = site.ledger
         self._provider = site.providers[spec.offer.cloud]
         self._spec = spec
+        self._is_repeated = False
         self.in_doubt = in_doubt
 
     def __call__(self) -> Sequence[Instance]:
+        if self._is_repeated and (why := self._ledger.end_only):
+            # It might buy what it did not buy before: a round repeats it, once all is known again.
+            raise UnsettledError(self._spec.offer.cloud, "EndOnly", why)
+        self._is_repeated = True
         try:
             return self._provider.launch(self._spec)
         except TransientError:

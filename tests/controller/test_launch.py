@@ -64,6 +64,25 @@ def test_after_the_deadline_the_launch_stays_open(world: World) -> None:
     assert len(world.ledger.open_launches()) == 1
 
 
+def test_a_call_is_not_repeated_once_nothing_may_be_bought(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger fails between two tries; the launch stays open for a round that knows all."""
+    world.clouds["pub"].fail_next(TransientError, 1, "launch")
+    spec = spec_for(world, "pub1")
+    wait = world.site.wait
+
+    def meanwhile(seconds: float) -> bool:
+        monkeypatch.setattr(type(world.ledger), "end_only", "the disk is full")
+        return wait(seconds)
+
+    object.__setattr__(world.site, "wait", meanwhile)
+    result = launch(world.site, spec, "r1")
+    assert (result.outcome, launches(world), world.alive()) == (Outcome.IN_DOUBT, 1, [])
+    assert "the disk is full" in result.why
+    assert [row.generation for row in world.ledger.open_launches()] == [spec.generation]
+
+
 def test_an_open_launch_is_repeated_without_waiting(world: World) -> None:
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     began = world.now
