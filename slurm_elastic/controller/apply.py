@@ -368,16 +368,26 @@ def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
     about is adopted again.
     """
     there = {i.id for i in seen}
-    waiting = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
-    for instance in waiting:
+    gone = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
+    for instance in gone:
         try:
-            _take_in(site, instance, 0.0)
-            site.ledger.ended(cloud, [instance.id], UNADOPTED, site.now())
+            _write_down_gone(site, instance)
         except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("not written down yet id=%s error=%s", instance.id, error)
             continue
+        except Exception:  # one that nothing can be made of must not stop the round for ever
+            log.exception("not written down id=%s", instance.id)
         del site.unadopted[cloud, instance.id]
-        site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
+
+
+def _write_down_gone(site: Site, instance: Instance) -> None:
+    """Unless the ledger has it by now, from a copy: then it ends as others do."""
+    known = site.ledger.machines(ended_since=0.0)
+    if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in known):
+        return
+    _take_in(site, instance, 0.0)
+    site.ledger.ended(instance.cloud, [instance.id], UNADOPTED, site.now())
+    site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
 
 
 def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.directive import Directive, LimitChange, Pause, Word
 from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
@@ -445,6 +446,32 @@ def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_al
     assert row.ended is not None
     assert row.instance.launched < world.now - 180 < row.ended <= world.now
     assert "gone before the ledger could be written" in (row.why or "")
+    world.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("no such state"), None])
+def test_a_gone_machine_that_cannot_be_taken_in_or_is_known_stops_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    world = EnduringWorld(tmp_path)
+    run_one(world, 1, "pub1")
+    (mine,) = world.alive()
+    other = replace(mine, id="pub-x") if error else mine
+    world.slurm.finish(1)
+    world.clouds["pub"].terminate([mine.id])
+    world.advance(300)
+    ended = rows(world)[mine.id].ended
+    assert ended is not None
+    world.site.unadopted["pub", other.id] = other
+
+    def poisoned(*_: object) -> None:
+        raise error or AssertionError
+
+    monkeypatch.setattr(Ledger, "adopt", poisoned)
+    world.advance(60)
+    assert world.site.unadopted == {}
+    assert {id_: row.ended for id_, row in rows(world).items()} == {mine.id: ended}
+    assert {h.name: h.error for h in world.ledger.health()}["pub"] is None
     world.close()
 
 
