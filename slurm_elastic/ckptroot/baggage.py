@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import stat
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.looking import Look, Seen, file_system, mounts
 from slurm_elastic.ckptroot.packing import Item, closed, item_of, pack, unpack
 from slurm_elastic.ckptroot.proc import status_of
 from slurm_elastic.ckptroot.rights import as_user
@@ -31,14 +31,10 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where programs leave f
 MOST = 256 << 20
 """Bytes of data that travel."""
 ITEMS = 10_000
-LOOKED = 200_000
-"""Files and directories that are looked at to find them."""
 INDEX, DATA = "local.json", "local.data"
 _INDEX_MOST = 64 << 20
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
                     "f2fs"})  # fmt: skip
-_MOUNTS = 1 << 20
-_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a mount point
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _EARLIER = 1.0
 """Seconds by which the kernel's clock of files may be behind."""
@@ -107,9 +103,7 @@ class Baggage:
         """
         found: dict[str, os.stat_result] = {}
         with self._as_user():
-            for looked, (path, seen) in enumerate(self._walk()):
-                if looked > LOOKED:
-                    raise Refused(f"more than {LOOKED} files are in {' and '.join(self.places)}")
+            for path, seen in self._walk():
                 if self._is_ours(path, seen):
                     _check_is_open(path, seen)
                     found[path] = seen
@@ -231,8 +225,9 @@ class Baggage:
 
     # what is found
 
-    def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
+    def _walk(self) -> Iterator[Seen]:
         """All that its user can see there, not on file systems that are mounted below."""
+        look = Look(self._caller.uid)
         for place in self.places:
             try:
                 top = os.stat(place)
@@ -240,15 +235,7 @@ class Baggage:
                 continue
             if place in self._own:
                 yield place, top
-            waiting = [place]
-            while waiting:
-                below = list(_entries(waiting.pop()))
-                yield from below
-                waiting += [
-                    path
-                    for path, seen in below
-                    if stat.S_ISDIR(seen.st_mode) and seen.st_dev == top.st_dev
-                ]
+            yield from look.below(place, top)
 
     def _is_ours(self, path: str, seen: os.stat_result) -> bool:
         mode = seen.st_mode
@@ -331,13 +318,6 @@ def _told(path: str) -> Iterator[None]:
         raise Refused(f"{path}: {error.strerror}") from error
 
 
-def _entries(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                yield entry.path, entry.stat(follow_symlinks=False)
-
-
 def used(tasks: Collection[int]) -> set[tuple[int, int]]:
     """Device and inode of all that the tasks have open or mapped, or work in."""
     found = set()
@@ -358,23 +338,11 @@ def is_local(path: str, shared: Path) -> bool:
     ``shared``.
     """
     try:
+        # Before it is touched: a server, or a user's process, that hangs holds whoever asks.
+        if file_system(os.path.normpath(path), mounts()) not in _LOCAL:
+            return False
         if os.stat(path).st_dev == os.stat(shared).st_dev:
             return False
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            mounts, _, _ = file.read(_MOUNTS).rpartition("\n")
-        return file_system(os.path.realpath(path), mounts) in _LOCAL
+        return file_system(os.path.realpath(path), mounts()) in _LOCAL
     except OSError:
         return False
-
-
-def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that ``path`` is on. By the names of mount points: on btrfs
-    stat(2) has another device than proc(5).
-    """
-    found, longest = "", ""
-    for line in mountinfo.split("\n"):
-        mount, _, source = line.partition(" - ")
-        point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), mount.split(" ")[4])
-        if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
-            found, longest = source.split(" ")[0], point  # of two at one place, the later one
-    return found

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import baggage
+from slurm_elastic.ckptroot import baggage, looking
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
@@ -192,7 +192,7 @@ MOUNTS = r"""
 @pytest.mark.parametrize(("path", "kind"), [("/tmp/a", "tmpfs"), ("/tmp", "tmpfs"),
                          ("/tmpfiles", "btrfs"), ("/home of/all/x", "nfs4"), ("/", "btrfs")])  # fmt: skip
 def test_a_file_system_is_that_of_the_last_mount_above(path: str, kind: str) -> None:
-    assert baggage.file_system(path, MOUNTS) == kind
+    assert looking.file_system(path, MOUNTS) == kind
 
 
 def test_what_the_job_left_itself_is_replaced_and_anothers_is_set_aside(place: Path) -> None:
@@ -270,3 +270,84 @@ def test_nothing_of_another_user_is_touched_on_the_way_back(place: Path) -> None
     with pytest.raises(Refused):
         new(place).unpack(image)
     assert (secret / "in").read_text() == "root's"
+
+
+ANOTHER = USER + 500_000
+
+
+def fill(directory: Path, owner: int, count: int) -> None:
+    directory.mkdir(exist_ok=True)
+    for number in range(count):
+        one = directory / f"{owner}.{number}"
+        one.touch()
+        os.chown(one, owner, owner)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No user may fill the directory with more than ten files."""
+    monkeypatch.setattr(looking, "MOST", 10)
+
+
+@pytest.mark.usefixtures("few")
+def test_another_users_files_keep_nobody_from_a_save(place: Path) -> None:
+    one = new(place)
+    fill(place, ANOTHER, 50)
+    for name in ("crowd", *(f"deep{n}" for n in range(20))):
+        fill(place / name, ANOTHER, 20)
+        os.chown(place / name, ANOTHER, ANOTHER)
+    as_user("os.mkdir('mine'); open('mine/a', 'w').write('1')", place)
+    assert set(one.found(())) == {str(place / "mine"), str(place / "mine" / "a")}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("owner", [USER, ANOTHER])
+def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
+    place: Path, owner: int
+) -> None:
+    """Of these it cannot be told whether they are all."""
+    one = new(place)
+    (place / "shared").mkdir()
+    fill(place / "shared", USER, 1)
+    os.chown(place / "shared", owner, owner)
+    assert str(place / "shared" / f"{USER}.0") in one.found(())
+    fill(place / "shared", owner, 20)
+    fill(place / "shared", USER, 9)
+    with pytest.raises(Refused, match=f"more than 10 files are in directories of uid {owner} in"):
+        one.found(())
+
+
+HUNG = """
+import ctypes, os, stat, sys
+from pathlib import Path
+from slurm_elastic.ckptroot import baggage
+from slurm_elastic.ckptroot.caller import Caller
+place, uid = Path(sys.argv[1]), int(sys.argv[2])
+baggage.PLACES = (str(place),)
+one = baggage.Baggage(Caller(job=7, uid=uid, gid=uid, user="x", groups=(uid,), environment={}),
+                      Path("/proc"), place.parent / "left.json")
+assert one.places, "the directory of this test is none of this node"
+(place / "own").touch()
+os.chown(place / "own", uid, uid)
+(place / "hung").mkdir()
+device = os.open("/dev/fuse", os.O_RDWR)  # nobody ever answers
+options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+if ctypes.CDLL(None).mount(b"hung", bytes(place / "hung"), b"fuse", 6, options.encode()) != 0:
+    sys.exit(77)
+assert not baggage.is_local(str(place / "hung" / "x"), Path("/proc"))
+print(sorted(one.found(())))
+"""
+
+
+def test_a_file_system_that_hangs_is_passed_by(place: Path) -> None:
+    words = ["unshare", "--mount", sys.executable, "-c", HUNG, str(place), str(USER)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode == 77:
+        pytest.skip("this host has no FUSE")
+    assert done.stdout.strip() == str([str(place / "own")]), done.stderr
+
+
+def test_mount_points_are_known_by_another_name_of_the_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev")
+    look = looking.Look(USER)
+    assert f"{tmp_path}/link/pts" in look._mounted(f"{tmp_path}/link")
