@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
+LOOK = 20.0
+"""Seconds for one look at what is a user's, which may be served by a process of theirs."""
 TAIL = 1 << 20
 """Bytes of an output's end in which the line is looked for."""
 _MATCHES = 1000
 """Places in what one look reads that are looked at: the output is the user's, the time is ours."""
 _AROUND = 64
 """White space on either side of the line's text."""
+_looks = InTime()
 _GOES_ON = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
+
+T = TypeVar("T")
 
 
 class Completion(Protocol):
@@ -99,7 +106,7 @@ class Changed(Struct, frozen=True):
 
     def _stat(self) -> os.stat_result | None:
         try:
-            found = os.lstat(self.path)
+            found = _asked(self.path, self.uid, lambda: os.lstat(self.path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -123,33 +130,36 @@ class Said:
 
     def mark(self) -> str:
         """How long the output is."""
-        descriptor = self._open()
-        if descriptor is None:
-            return "0"
-        try:
-            return str(os.fstat(descriptor).st_size)
-        finally:
-            os.close(descriptor)
+        _, size, _ = _asked(self.path, self.uid, lambda: self._tail(None))
+        return str(size)
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
         """Once it stands in what was written since."""
+        data, size, there = _asked(self.path, self.uid, lambda: self._tail(int(mark)))
+        if there:
+            self._seen = size
+        return 0 if has_line(data, self.text.encode()) else None
+
+    def _tail(self, mark: int | None) -> tuple[bytes, int, bool]:
+        """The output since ``mark`` (None: nothing of it) as far as it was not looked at, from the
+        byte before on; how long it is, and whether it is there.
+        """
         descriptor = self._open()
         if descriptor is None:
-            return None
+            return b"", 0, False
         try:
             size = os.fstat(descriptor).st_size
-            if size < self._seen:  # somebody has cut it
-                self._seen = 0
-            wanted = self.text.encode()
+            if mark is None:
+                return b"", size, True
+            seen = self._seen if size >= self._seen else 0  # somebody has cut it
             # A line that was half written at the last look is read once more.
-            overlap = len(wanted) + 2 * _AROUND
-            begin = max(int(mark), self._seen - overlap, size - TAIL, 0)
-            before = os.pread(descriptor, 1, begin - 1) if begin > int(mark) else b"\n"
+            overlap = len(self.text.encode()) + 2 * _AROUND
+            begin = max(mark, seen - overlap, size - TAIL, 0)
+            before = os.pread(descriptor, 1, begin - 1) if begin > mark else b"\n"
             data = before + os.pread(descriptor, size - begin, begin) if size > begin else b""
-            self._seen = size
+            return data, size, True
         finally:
             os.close(descriptor)
-        return 0 if has_line(data, wanted) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
         """Slurm truncates the output when the job starts again: that says nothing."""
@@ -168,6 +178,14 @@ class Said:
             os.close(descriptor)
             raise CheckpointError(f"{self.path} is no regular file of the job's user")
         return descriptor
+
+
+def _asked(path: str, uid: int, look: Callable[[], T]) -> T:
+    """A look at what is that user's; CheckpointError where no answer comes."""
+    try:
+        return _looks.do(uid, look, LOOK)
+    except TimeoutError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def has_line(data: bytes, wanted: bytes) -> bool:

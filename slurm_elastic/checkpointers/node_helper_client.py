@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from slurm_elastic.bounded import Budget
+from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
 
@@ -28,6 +31,11 @@ MARGIN = 0.5
 """Seconds before the deadline at which the node is to have answered."""
 RELEASE_PATIENCE = 120.0
 """Seconds that a held job may need to go on where it was stopped."""
+VERIFY_LEAST = 120.0
+VERIFY_RATE = 16 << 20
+"""Seconds for any image, and bytes a second besides, in which it is to be verified: 21 minutes for
+20 GiB. A directory that is slower than that is none to restore from before a deadline either.
+"""
 _STANDING = ("running", "held")
 _MOST = 4 << 20
 _BLOCK = 1 << 20
@@ -93,11 +101,14 @@ class LaunchedCheckpointer:
         *,
         poll: float = 0.2,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self._directory = directory
         self._poll = poll
         self._clock = clock
+        self._monotonic = monotonic
+        self._in_time = InTime()
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
         """Have the run saved by its launcher."""
@@ -132,14 +143,27 @@ class LaunchedCheckpointer:
         return tuple(image for image in found if self._whole(image))
 
     def verify(self, image: Image) -> None:
-        """Sizes and digests of all files, which SlurmUser may read."""
+        """Sizes and digests of all files, which SlurmUser may read; in a time that goes by the
+        image's size, however slowly the directory answers.
+        """
+        seconds = VERIFY_LEAST + image.size / VERIFY_RATE
+        budget = Budget(sys.maxsize, seconds, self._monotonic)
+        try:
+            self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN)
+        except TimeoutError as error:
+            why = f"cannot be verified within {seconds:.0f} s: {error}"
+            raise CheckpointError(f"{image.path}: {why}") from error
+
+    def _verify(self, image: Image, budget: Budget) -> None:
         for name, (size, sha) in self._files(image).items():
             path = Path(image.path) / name
             try:
                 if path.lstat().st_size != size:
                     raise CheckpointError(f"{path}: not {size} bytes long")
-                if _digest(path, size) != sha:
+                if _digest(path, size, budget) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
+            except TimeoutError:
+                raise
             except OSError as error:
                 raise CheckpointError(f"{path}: {error.strerror}") from error
 
@@ -260,11 +284,14 @@ def _read(path: Path) -> bytes:
         return opened.read(_MOST)
 
 
-def _digest(path: Path, size: int) -> str:
-    """That of a file of ``size`` bytes; of what is longer, no more is read than shows that."""
+def _digest(path: Path, size: int, budget: Budget) -> str:
+    """That of a file of ``size`` bytes; of what is longer, no more is read than shows that.
+    TimeoutError after the budget's time.
+    """
     sha, left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
         while left > 0 and (block := opened.read(min(_BLOCK, left))):
+            budget.left()
             sha.update(block)
             left -= len(block)
     return sha.hexdigest()

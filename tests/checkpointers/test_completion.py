@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from needs import ROOT
+from patience import eventually
 
 from slurm_elastic.checkpointers import completion
-from slurm_elastic.checkpointers.completion import TAIL, Said, has_line
+from slurm_elastic.checkpointers.completion import TAIL, Changed, Said, has_line
+from slurm_elastic.checkpointers.in_time import MOST as MOST_LEFT
+from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
+from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import JobRun
 
 RUN = JobRun(
@@ -88,3 +96,38 @@ def test_a_comment_that_says_how_to_save_is_bounded() -> None:
     assert parse_comment("x" * 1_000_000) is None
     with pytest.raises(ValueError, match=f"expected at most {MOST}"):
         parse_comment(wish + "x" * MOST)
+
+
+@ROOT
+@pytest.mark.parametrize("sign", ["line", "file"])
+def test_a_directory_that_hangs_holds_nobody(
+    output: Path, sign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file system does that a user's own process serves, and no other user's sign waits."""
+    answered = threading.Event()
+    really = {"open": os.open, "lstat": os.lstat}
+
+    def hang(name: str, path: Any, *rest: Any, **more: Any) -> Any:
+        if path == str(output):
+            answered.wait()
+        return really[name](path, *rest, **more)
+
+    monkeypatch.setattr(completion, "_looks", InTime())
+    monkeypatch.setattr(completion, "LOOK", 0.2)
+    for name in really:
+        monkeypatch.setattr(completion.os, name, partial(hang, name))
+    kinds = {"line": Said(str(output), os.getuid(), "x"), "file": Changed(str(output), os.getuid())}
+    before = threading.active_count()
+    for _ in range(MOST_LEFT):
+        with pytest.raises(CheckpointError, match=f"{output}: no answer in"):
+            kinds[sign].mark()
+    with pytest.raises(CheckpointError, match="earlier looks there have not ended"):
+        kinds[sign].mark()
+    assert threading.active_count() == before + MOST_LEFT
+    monkeypatch.setattr(completion, "LOOK", 60.0)
+    (other := output.with_name("other")).write_text("1")
+    os.chown(other, os.getuid() + 1, -1)
+    assert Changed(str(other), os.getuid() + 1).mark()
+    answered.set()
+    assert eventually(lambda: threading.active_count() == before)
+    assert kinds[sign].mark()

@@ -6,14 +6,18 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from needs import ROOT_PART
 
+from slurm_elastic.checkpointers import node_helper_client
+from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, LaunchedCheckpointer
 from slurm_elastic.ckptroot.quota import allocated
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.errors import CheckpointError
@@ -82,6 +86,27 @@ def test_the_head_sees_an_image_that_was_changed(bed: NodeBed, kind: str) -> Non
             path.symlink_to(bed.home / "elsewhere")
     with pytest.raises(CheckpointError):
         bed.checkpointer.verify(image)
+
+
+def test_an_image_is_verified_within_a_time_that_goes_by_its_size(bed: NodeBed) -> None:
+    image = structs.replace(save(bed, bed.run()), size=30 * VERIFY_RATE)
+    clock = iter([0.0, *(150.0 + n for n in range(1000))])
+    slow = LaunchedCheckpointer("dmtcp", bed.home / "shared/t", monotonic=lambda: next(clock))
+    with pytest.raises(CheckpointError, match=r"cannot be verified within 150 s: .* too long"):
+        slow.verify(image)
+    LaunchedCheckpointer("dmtcp", bed.home / "shared/t", monotonic=lambda: 0.0).verify(image)
+
+
+def test_a_shared_directory_that_hangs_does_not_hold_who_verifies(
+    bed: NodeBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = save(bed, bed.run())
+    answered = threading.Event()
+    monkeypatch.setattr(node_helper_client, "VERIFY_LEAST", 0.2)
+    monkeypatch.setattr(node_helper_client, "_open", lambda _: answered.wait() and -1)
+    with pytest.raises(CheckpointError, match="cannot be verified within 0 s: no answer"):
+        bed.checkpointer.verify(image)
+    answered.set()
 
 
 def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
