@@ -21,6 +21,8 @@ from slurm_elastic.ckptroot import store as kept
 from slurm_elastic.ckptroot.quota import Part, Quota
 from slurm_elastic.ckptstate.orders import SaveOrder, drop
 from slurm_elastic.config.configfile import ensure_uuid
+from slurm_elastic.controller import enrolment
+from slurm_elastic.controller.enrolment import word_of
 from slurm_elastic.programs import power
 from slurm_elastic.slurm.transaction import replace_file
 from slurm_elastic.store.refuge import set_aside
@@ -102,11 +104,16 @@ def room_of_a_user(place: Path) -> Path:
     return place / "1000"
 
 
+def secret_of_the_machines(place: Path) -> Path:
+    word_of(place, "g1")
+    return place / enrolment.FILE
+
+
 BOOK: dict[str, Any] = {"uid": 1000, "directory": "/"}
 WRITERS = (
     request_of_slurm, uuid_of_a_cluster, configuration_of_slurm, order_of_a_person,
     book_of_a_signalled_job, book_of_a_blcr_job, request_to_a_launcher, script_of_a_job,
-    room_of_a_user,
+    room_of_a_user, secret_of_the_machines,
 )  # fmt: skip
 
 

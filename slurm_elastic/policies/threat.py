@@ -186,9 +186,9 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     was ``renewed`` times already. None: not soon.
     """
     until = end_of(job)
-    if until is None or not times or until - now > max(HORIZON, 3 * dump):
+    if job.limit is None or until is None or not times or until - now > max(HORIZON, 3 * dump):
         return None
-    limit = _span(job.limit or 0)
+    limit = _span(job.limit)
     if renewed >= times:
         why = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
         return Threat(

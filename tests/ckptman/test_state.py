@@ -47,6 +47,15 @@ def image(number: int, job: int = 7) -> Image:
     )  # fmt: skip
 
 
+def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.put(replace(MOVE, saves=False))
+        state._db.execute("update rescues set body = json_remove(body, '$.saves')")
+        state._db.commit()
+        (found,) = state.migrations()
+    assert found.saves
+
+
 def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         early, late = (

@@ -147,6 +147,13 @@ def test_holes_take_nothing(site: Site) -> None:
     one.settle()
 
 
+def test_a_link_takes_its_own_room_alone(site: Site) -> None:
+    job(site, 1)
+    (site.directory / "elsewhere").write_bytes(b"x" * MIB)
+    (site.jobs / "1" / "images" / "1" / "link").symlink_to(site.directory / "elsewhere")
+    assert allocated(site.jobs / "1") < MIB
+
+
 def test_a_file_of_what_they_have_that_cannot_be_read_is_said(site: Site) -> None:
     one = job(site, 1)
     one.settle()

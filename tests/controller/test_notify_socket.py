@@ -37,6 +37,14 @@ def send(path: Path, *payloads: bytes) -> None:
         os.close(here)
 
 
+def test_nothing_is_open_after_it_is_closed(path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    one = WakeSocket(path)
+    one.close()
+    one.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 def test_gives_all_that_has_come_in_order(wake: WakeSocket, path: Path) -> None:
     send(path, b"one", b"two", b"")
     assert wake.wait(patience(10)) == [b"one", b"two", b""]

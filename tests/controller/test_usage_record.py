@@ -14,8 +14,9 @@ from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
+from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger.histograms import series
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import Rule, decide
@@ -86,6 +87,19 @@ def test_a_run_that_slurm_does_not_tell_any_more_is_over(site: Site, world: Worl
     site.ledger.write_runs([last])
     (new,) = news(site, site.ledger.open_runs(), [again], T + 220)
     assert (new.begin, new.end) == (T + 200, None)
+
+
+def test_a_job_of_several_machines_is_timed_from_the_first_asked_for_and_the_last_up(
+    site: Site,
+) -> None:
+    for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
+        one = instance(f"i-{node}", node, f"g{asked * 1000:.0f}x", launched=asked)
+        site.ledger.adopt(one, "burst", asked)
+        site.ledger.registered(one.cloud, [one.id], up)
+    job = replace(JOB, nodes=("pub1", "pub2"), id=7)
+    site.ledger.write_runs(news(site, (), [job], T + 20))
+    counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
+    assert counts[series("start_delay_seconds_sum", cloud="aws")] == 10
 
 
 def test_nobody_is_asked_while_there_is_no_machine(site: Site, world: World) -> None:

@@ -125,6 +125,7 @@ def test_a_parallel_job_is_not_left_waiting_for_machines_that_never_come() -> No
 
 def test_group_bursts_boot_a_group_for_each_job() -> None:
     assert grown(GroupBursts(group=2), asked(queue(2, 3300), busy=10, running=10)) == 4
+    assert GroupBursts().group == 2, "of the paper"
 
 
 def test_ratio_grows_from_none_and_until_as_many_run_as_wait() -> None:
@@ -307,6 +308,7 @@ def test_combinations_without_sense_are_named(
         (OnDemand(), Delayed(before_end=180), 180, 60, 0, False),
         (OnDemand(), Delayed(before_end=180), 181, 60, 0, True),
         (OnDemand(), Delayed(before_end=180), 1, 60, 0, True),
+        (OnDemand(), Delayed(before_end=180), 2, 60, 0, False),
         (Slurm(), Idle(0), 1, 0, 0, True),
         (Slurm(), Idle(1), 1, 60, 0, True),
         (OnDemand(), Idle(0), 1, 60, 0, True),

@@ -87,6 +87,7 @@ def test_so_much_may_the_purchases_lose_at_most() -> None:
     first, second = Bought(2, 0, 1), Bought(5, 0, 1)
     assert trailing(usage, LONG, 1.0, weeks=1, regret=0.12) == (first,)
     assert trailing(usage, LONG, 1.0, weeks=1, regret=0.13) == (first, second)
+    assert trailing(usage, LONG, 1.0, weeks=1) == (first,), "without a word on it, a fiftieth"
 
 
 def test_only_the_past_is_known() -> None:

@@ -126,6 +126,14 @@ def test_an_array_counts_by_its_tasks() -> None:
     assert starts(found) == {"burst": 4}
 
 
+@pytest.mark.parametrize(("times", "idle"), [(0, 1), (1, 1), (2, 0)])
+def test_each_task_of_an_array_gets_a_machine_before_the_next_job(times: int, idle: int) -> None:
+    up = tuple(IdleInstance(f"op{i}", T - 9, T - 9) for i in range(2))
+    queue = (job(1, "rack", "burst", times=times), job(2, "rack"))
+    found = split_demand(now(pool("rack", idle=up), pool("burst"), queue=queue))
+    assert len(found[1][0].pools[0].idle) == idle
+
+
 def test_machines_are_kept_while_a_job_waits_that_could_use_them() -> None:
     idle = (IdleInstance("pub1", T - 900, T - 600),)
     rest = pool("rack", idle=(IdleInstance("op1", T - 900, T - 600),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import sqlite3
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files, refuge
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge, is_damaged, set_aside
@@ -370,6 +372,21 @@ def test_damage_that_a_thread_meets_is_acted_on_by_the_next_look(one: Refuge, pa
     assert (kind(one), names(one.db)) == (None, ["a"]), "nothing was wrong with the file"
     one.check()
     assert kind(one) is None, "what was noticed meanwhile is forgotten"
+
+
+def test_a_file_that_cannot_be_read_just_now_is_used_on_and_why_is_in_the_log(
+    one: Refuge, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    def busy(*_: object) -> sqlite3.Connection:
+        raise SlurmElasticError("the notes are busy")
+
+    monkeypatch.setattr(files, "open_reader", busy)
+    clock.forward(LOOK)
+    one.check()
+    assert kind(one) is None
+    assert "the file is not read: the notes are busy" in caplog.messages
 
 
 def test_what_is_no_damage_is_left_to_who_met_it(one: Refuge) -> None:

@@ -171,6 +171,15 @@ def other(path: Path, one: Remembering) -> Iterator[Notes]:
         yield made
 
 
+def test_after_a_write_that_failed_the_file_is_read_anew(one: Remembering, other: Notes) -> None:
+    one.refresh()
+    assert one.known() == ()
+    other.note("a")
+    with pytest.raises(sqlite3.IntegrityError):
+        one.note(None)
+    assert one.known() == ("a",)
+
+
 def test_who_never_begins_a_pass_reads_each_time(one: Remembering, other: Notes) -> None:
     assert one.known() == ()
     other.note("a")
