@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import signal
 import subprocess
 import time
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import files, images, inventory, keeper
+from slurm_elastic.ckptroot import dumping, files, images, inventory, keeper
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -122,7 +121,7 @@ class Criu:
 
         What they have open for writing, with sizes. Refused: they go on as if nothing had been.
         CRIU is never killed: its victims would not survive that. So it may end after ``within``,
-        and what it may write is a limit of each of its files, which it takes as a full disk.
+        and what it may write is bounded as by a full disk (``dumping``).
         """
         if within <= 0:
             raise Refused("the deadline has passed")
@@ -133,7 +132,9 @@ class Criu:
             self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
             "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
         ]  # fmt: skip
-        done = _run(command, (self._mounts, self._processes), most)
+        done, over = dumping.run(command, (self._mounts, self._processes), image, most)
+        if done != 0 and over:
+            raise Refused(f"no room: the image would have more than {most >> 20} MiB")
         if done != 0:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
@@ -336,21 +337,11 @@ def _namespaces(middle: int) -> tuple[int, int]:
         raise
 
 
-def _run(command: list[str], pass_fds: tuple[int, ...] = (), most: int | None = None) -> int:
-    """Its exit code. ``most`` bytes are what any file of its may have (setrlimit(2))."""
-
-    def before() -> None:
-        calm()
-        if most is not None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    return subprocess.run(
+def _run(command: list[str]) -> None:
+    subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, check=False, preexec_fn=before, pass_fds=pass_fds,
-    ).returncode  # fmt: skip
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm,
+    )  # fmt: skip
 
 
 def _last_error(log: Path) -> str:

@@ -170,6 +170,38 @@ os.write(said, json.dumps(told).encode())
 """
 )
 
+MANY_FILES = """
+import os, sys, time
+out = open("out", "a", buffering=1)
+for n in range(100):
+    if os.fork() == 0:
+        filled = os.urandom(12 << 20)
+        time.sleep(1e6)
+step = 0
+while True:
+    print("step", step, file=out)
+    step += 1
+    time.sleep(0.05)
+"""
+
+LITTLE_ROOM = (
+    START.replace("more()\n", "more()\nwhile method.need() < 1200 << 20:\n    time.sleep(0.1)\n")
+    + """
+from slurm_elastic.ckptroot import dumping
+from slurm_elastic.ckptroot.quota import allocated
+dumping.LOOK = 0.02
+told = {}
+try:
+    method.dump(image, 60.0, 64 << 20)
+except Refused as refusal:
+    told["refused"] = str(refusal)
+more()
+told |= {"lines": lines(), "taken": allocated(image), "tasks": len(method._tasks())}
+method.close()
+os.write(said, json.dumps(told).encode())
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def program() -> str:
@@ -264,6 +296,18 @@ def test_a_save_that_finds_no_room_ends_there_and_the_job_goes_on(home: Path, pr
     assert told["refused"].startswith("criu dump: exit ")
     assert told["longest"] <= 65536
     assert told["lines"] == [f"step {n} aaaa" for n in range(len(told["lines"]))]
+
+
+def test_a_save_of_many_files_takes_no_more_than_its_room(home: Path, program: str) -> None:
+    """None has more than 13 MiB, and all together would have 1200."""
+    if not int(status_of(os.getpid())["CapEff"], 16) >> 24 & 1:
+        pytest.skip("without CAP_SYS_RESOURCE root sets no limit of a process of another real user")
+    (home / "job").write_text(MANY_FILES)
+    told = moved(home, program, "many", attack=LITTLE_ROOM)
+    assert told["refused"] == "no room: the image would have more than 64 MiB"
+    assert 64 << 20 < told["taken"] < 1200 << 20
+    assert told["lines"] == [f"step {n}" for n in range(len(told["lines"]))]
+    assert told["tasks"] == 101
 
 
 SWAPS = {

@@ -147,7 +147,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
         ("go_on", lambda: went_on.append(True)),
     ):
         monkeypatch.setattr(method, name, value)
-    monkeypatch.setattr(criu, "_run", lambda *_: 0)
+    monkeypatch.setattr(criu.dumping, "run", lambda *_: (0, False))
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "writing", lambda image: ())
     with pytest.raises(Refused, match="is not dumpable"):
