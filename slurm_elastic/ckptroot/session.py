@@ -344,9 +344,10 @@ class Session:
             self._publish("running")
 
     def _last_size(self) -> int:
+        """Bytes that the last image takes: DMTCP's may have holes, as what it saves has."""
         for image in self._store.images()[:1]:
             with contextlib.suppress(Refused):
-                return manifests.read(image, self._site.key).size
+                return min(manifests.read(image, self._site.key).size, allocated(image))
         return 0
 
     def _settle(self) -> None:

@@ -202,6 +202,21 @@ def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> 
     assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == len(b"memory")
 
 
+def test_no_room_is_promised_for_the_holes_of_the_last_image(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dump(_: Node, image: Path, within: float, most: int) -> dict[str, int]:
+        (image / "pages").touch()
+        os.truncate(image / "pages", 64 << 20)
+        return {}
+
+    job.run()
+    monkeypatch.setattr(Node, "dump", dump)
+    job.save()
+    job.session._reserve()
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next < 1 << 20
+
+
 def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
