@@ -20,6 +20,15 @@ from slurm_elastic.store.moving import Key, Rows, Table, copied, past
 
 log = logging.getLogger(__name__)
 
+LONG = 8 << 20
+"""Bytes from which on the lines are looked through for those that later ones have replaced: while
+no copy fits on the disk, nothing else ends the file's growth.
+"""
+
+
+_GONE = '"row": null}'
+"""The end of a line about a row that is not there any more."""
+
 
 class Lately:
     """Of the tables that say which columns ``turns`` are. Its caller has the file's lock."""
@@ -29,6 +38,7 @@ class Lately:
         self._schema = schema
         self._tables = {table.name: table for table in tables if table.turns}
         self._changed: dict[tuple[str, Key], None] = {}
+        self._long = LONG
 
     def watch(self, connection: sqlite3.Connection) -> None:
         """From now on what this connection changes is to be written down."""
@@ -52,11 +62,40 @@ class Lately:
             return
         try:
             lines = [self._line(connection, *changed) for changed in self._changed]
-            _append(self._path, "".join(f"\n{line}" for line in lines).encode())
+            size = _append(self._path, "".join(f"\n{line}" for line in lines).encode())
         except (OSError, sqlite3.Error) as error:
             log.warning("what has changed since the last copy is not kept: %s", error)
-        else:
-            self._changed.clear()
+            return
+        self._changed.clear()
+        if size > self._long:
+            self._shorten(connection, size)
+
+    def _shorten(self, connection: sqlite3.Connection, size: int) -> None:
+        """One line for each row that there still is, as it is now; as it was where that fails."""
+        draft = self._path.with_name(f".{self._path.name}")
+        try:
+            keys = dict.fromkeys(key for line in self._lines() if (key := self._key(line)))
+            lines = [self._line(connection, *key) for key in keys]
+            text = "".join(f"\n{line}" for line in lines if not line.endswith(_GONE))
+            draft.unlink(missing_ok=True)
+            shorter = _append(draft, text.encode())
+            os.replace(draft, self._path)
+            files.sync_directory(self._path.parent)
+            size = shorter
+        except (OSError, sqlite3.Error) as error:
+            log.warning("%s stays as long as it is: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+        self._long = max(LONG, 2 * size)
+
+    def _key(self, line: bytes) -> tuple[str, Key] | None:
+        """The row that a line is about; None for one that ``_put`` leaves out."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            told = json.loads(line)
+            table = self._tables[told["table"]]
+            if len(told["key"]) == len(table.keys):
+                return table.name, tuple(told["key"])
+        return None
 
     def _line(self, connection: sqlite3.Connection, name: str, key: Key) -> str:
         row = connection.execute(
@@ -67,6 +106,7 @@ class Lately:
     def forget(self) -> None:
         """A copy has all of it. A line that outlives it tells nothing else: see ``restored``."""
         self._changed.clear()
+        self._long = LONG
         with contextlib.suppress(FileNotFoundError):
             os.truncate(self._path, 0)
 
@@ -113,8 +153,8 @@ def _where(table: Table) -> str:
     return " and ".join(f"{key} = ?" for key in table.keys)
 
 
-def _append(path: Path, data: bytes) -> None:
-    """At the end of the file, and on the disk; a new one with its name."""
+def _append(path: Path, data: bytes) -> int:
+    """At the end of the file, and on the disk; a new one with its name. How long it is now."""
     is_new = not path.exists()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, statedir.FILE)
@@ -122,7 +162,9 @@ def _append(path: Path, data: bytes) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
         os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
     if is_new:
         files.sync_directory(path.parent)
+    return size

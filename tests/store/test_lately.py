@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.store import files
+from slurm_elastic.store import lately as module
 from slurm_elastic.store.lately import Lately
 from slurm_elastic.store.moving import Table
 
@@ -164,3 +165,65 @@ def test_a_row_that_is_gone_is_told_as_gone(
     db.execute("delete from notes where id = 'a'")
     lately.write(db)
     assert restored(tmp_path) == {"b": ("b", 1.0, None)}
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes from which on the file is looked through."""
+    monkeypatch.setattr(module, "LONG", 4000)
+    return 4000
+
+
+def test_while_there_is_no_copy_it_is_no_longer_than_its_rows(
+    tmp_path: Path, db: sqlite3.Connection, long: int
+) -> None:
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    path, longest = tmp_path / "notes.db.lately", 0
+    path.write_bytes(b'\n[]\nno line\n{"table": "gone", "key": ["z"], "row": null}\n{"table": "no')
+    for number in range(500):
+        db.execute("insert into notes values (?, 1, null)", (f"passes-{number}",))
+        db.execute("delete from notes where id = ?", (f"passes-{number - 1}",))
+        db.execute("insert or replace into notes values ('stays', 1, ?)", (number,))
+        made.write(db)
+        longest = max(longest, path.stat().st_size)
+        if number % 100 == 0:
+            rows = {("stays", 1.0, float(number)), (f"passes-{number}", 1.0, None)}
+            assert rows <= set(restored(tmp_path).values())
+    assert longest < long + 1000
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    made.forget()
+    assert path.stat().st_size == 0
+
+
+def test_rows_that_are_all_there_are_not_looked_through_at_each_write(
+    tmp_path: Path, db: sqlite3.Connection, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    syncs: list[Path] = []
+    monkeypatch.setattr(files, "sync_directory", syncs.append)
+    for number in range(500):
+        db.execute("insert into notes values (?, 1, null)", (f"a-{number}",))
+        made.write(db)
+    assert len(restored(tmp_path)) == 500
+    assert 5 <= len(syncs) <= 15
+
+
+def test_one_that_cannot_be_shortened_stays_and_is_read(
+    tmp_path: Path,
+    db: sqlite3.Connection,
+    long: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    monkeypatch.setattr(os, "replace", full)
+    for number in range(100):
+        db.execute("insert or replace into notes values ('a', 1, ?)", (number,))
+        made.write(db)
+    assert len(lines(tmp_path)) == 100
+    assert restored(tmp_path) == {"a": ("a", 1.0, 99.0)}
+    assert 1 <= len(caplog.messages) < 3
+    assert "stays as long as it is: [Errno 28] No space left on device" in caplog.messages[0]
