@@ -23,7 +23,6 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.openstack.client import NoCredentials, NotConnected, Refused
 
 NO_HOST = "NoValidHost"
@@ -43,8 +42,14 @@ _PASSES = re.compile(r"while it is in|task_state|[Ii]n progress|concurrent|Confl
 _PASSWORDS = re.compile(r"(?i)(password|secret|token)(\W{1,4})\S+")
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{65,}|Value: .*? (?=is too long|does not match)", re.DOTALL)
 _MOST = 300
-_CUT_OFF = re.compile(r"\bEOF\b|UNEXPECTED_EOF")
-"""A peer that went away in the middle, which OpenSSL has as an error of TLS."""
+_CERTIFICATE = re.compile(
+    r"certificate[ _]verify[ _]failed|alert[ _]((no|bad|unsupported)[ _]certificate"
+    r"|certificate[ _]\w+|unknown[ _]ca)",
+    re.IGNORECASE,
+)
+"""The one side's words about the other's certificate, before anything is carried out. All other
+errors of TLS may come in the middle of an answer: a peer that went away, a record that is none.
+"""
 _NOT_CARRIED_OUT = frozenset({NotConnected.__name__, "Conflict", "HTTP413", "HTTP429", "HTTP503"})
 """Transient, and said before anything is done: 503 is a proxy's that reaches no nova, or nova's
 without keystone (RFC 9110, 15.6.4), where 502 and 504 mean that nova has not answered.
@@ -93,17 +98,25 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
             return kind(cloud, code, sentence(error.message))
     # keystoneauth has no class for an entry without a password.
     bare = type(error) is Exception and "required attribute" in str(error)
-    cut_off = isinstance(error, ksa.SSLError) and _CUT_OFF.search(str(error))
+    cut_off = isinstance(error, ksa.SSLError) and not _CERTIFICATE.search(str(error))
     if bare or (isinstance(error, _NO_RIGHT) and not cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
     if cut_off or isinstance(error, _NO_ANSWER):
-        unsent = any(isinstance(cause, NotConnected) for cause in causes(error))
-        word = NotConnected.__name__ if unsent else type(error).__name__
+        word = NotConnected.__name__ if _is_unsent(error) else type(error).__name__
         return TransientError(cloud, word, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
     return None
+
+
+def _is_unsent(error: BaseException | None) -> bool:
+    """Whether the request that has failed never left. By the last word of requests' alone: one that
+    failed before, and was being dealt with, is in the chain as well.
+    """
+    while error is not None and not isinstance(error, requests.exceptions.RequestException):
+        error = error.__cause__ or error.__context__
+    return isinstance(error, NotConnected)
 
 
 def classify(status: int, message: str, method: str, path: str) -> tuple[type[ProviderError], str]:

@@ -4,7 +4,14 @@ one machine for each node or none, and no error was anything but one of ours.
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
+import subprocess
+import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from keystoneauth1 import exceptions as ksa
@@ -23,6 +30,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.openstack.client import Api, NotConnected
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.testing.contract import spec_for
 from tests.ports import free_ports
@@ -86,8 +94,14 @@ def test_a_peer_that_goes_away_under_tls_is_no_matter_of_rights() -> None:
     with pytest.raises(TransientError) as caught, translated("stack"):
         raise ksa.SSLError(words)
     assert not is_refusal(caught.value)
+
+
+@pytest.mark.parametrize("words", ["[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",
+                         "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required",
+                         "[SSL] tlsv1 alert unknown ca"])  # fmt: skip
+def test_words_about_a_certificate_are_a_matter_of_rights(words: str) -> None:
     with pytest.raises(AuthError), translated("stack"):
-        raise ksa.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+        raise ksa.SSLError(words)
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -366,3 +380,62 @@ def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) ->
     with pytest.raises(CapacityError):
         provider.launch(spec)
     assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
+
+
+def ordered(bed: StackBed) -> ProviderError:
+    """What an order without a look-up before it ends with."""
+    with pytest.raises(ProviderError) as caught, translated("stack"):
+        Api(bed.settings(timeout=TIMEOUT)).call("compute", "POST", "/servers", {})
+    return caught.value
+
+
+def test_an_order_is_not_unsent_as_another_request_was_before(bed: StackBed) -> None:
+    """It may be made while the SDK, or whoever calls us, deals with a connection that failed."""
+    bed.stand_in.fail(Kind.RESET_BEFORE, CREATE)
+    try:
+        raise NotConnected("another one")  # noqa: TRY301
+    except NotConnected:
+        error = ordered(bed)
+    assert isinstance(error, TransientError)
+    assert error.code == "ConnectFailure"
+    assert not is_refusal(error)
+
+
+def test_a_disturbance_under_tls_after_the_order_is_no_refusal(
+    bed: StackBed, tmp_path: Path
+) -> None:
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
+             "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"]  # fmt: skip
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/v2.1"
+        bed.login(compute_endpoint_override=url, verify=False)
+        server = threading.Thread(target=_disturbed, args=(listener, context))
+        server.start()
+        error = ordered(bed)
+        server.join()
+        bed.login(compute_endpoint_override=url)
+        server = threading.Thread(target=_disturbed, args=(listener, context))
+        server.start()
+        assert isinstance(ordered(bed), AuthError), "nobody vouches for that certificate"
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join()
+    assert isinstance(error, TransientError), error
+    assert not is_refusal(error)
+
+
+def _disturbed(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Takes orders, and breaks each off with what is no record of TLS; ends with the first."""
+    while True:
+        try:
+            raw, _ = listener.accept()
+        except OSError:
+            return
+        with raw, suppress(OSError), context.wrap_socket(raw, server_side=True) as connection:
+            request = connection.recv(65536)
+            if request.startswith(b"POST"):
+                os.write(connection.fileno(), b"no record of TLS at all")
+                return
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
