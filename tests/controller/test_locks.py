@@ -15,13 +15,14 @@ from meanwhile import Meanwhile, Watched
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.controller import holds, provision
+from slurm_elastic.controller import budget_enforcement, holds, provision
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.suspend import nodes_with_capacity
 from slurm_elastic.ledger import LedgerState
 from slurm_elastic.model import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
+from slurm_elastic.model_ledger import Aside
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, Inline, World
@@ -137,6 +138,22 @@ def test_what_policies_held_is_not_drained_after_there_are_none(
     settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline())._clear())
     assert world.ledger.holds() == ()
     assert drained(world) == []
+
+
+def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaler = Autoscaler(world.site, Inline())
+    ended: list[bool] = []
+    monkeypatch.setattr(scaler.looks, "end", lambda: ended.append(True))
+    monkeypatch.setattr(budget_enforcement, "enforce", lambda *_: None)
+    row = Aside(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
+    world.ledger.set_aside([row])
+    scaler._clear()
+    assert not ended, "a job that is set aside is waited for"
+    world.ledger.let_back([5])
+    scaler._clear()
+    assert ended
 
 
 def in_view(state: LedgerState) -> int:

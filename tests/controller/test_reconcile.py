@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.errors import AuthError, SlurmError
+from slurm_elastic.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import PUB, World, make_config
@@ -301,6 +301,23 @@ def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_is_tried_again(
         assert "pub-b" in known(world)
         assert "not adopted, tried again id=pub-a" in caplog.text
     assert "pub-a" not in known(world)
+    world.advance(40)
+    assert "pub-a" in known(world)
+
+
+def test_why_a_machine_is_not_taken_in_is_in_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine,) = up(world, "op1")
+    add(world, replace(machine, cloud="pub", node="pub2", generation="g-pub2"), "pub-a")
+
+    def adopt(*_: Any) -> Any:
+        raise SlurmElasticError("the ledger has no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ledger, "adopt", adopt)
+        world.advance(40)
+    assert "not adopted id=pub-a error=the ledger has no room" in caplog.messages
     world.advance(40)
     assert "pub-a" in known(world)
 

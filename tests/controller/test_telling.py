@@ -27,6 +27,7 @@ from slurm_elastic.controller.telling import (
     all_occasions,
     document,
     of_budget,
+    of_health,
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import BREAKER, Exclusion, Limits
@@ -225,6 +226,23 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     assert {one.event for one in found} == set(Event)
     (lost,) = [one for one in found if one.event is Event.LOST]
     assert lost.text == "job 42 of u1000 lost its work and began anew: reclaimed"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "event"),
+    [
+        ("expired", "auth", Event.CREDENTIALS),
+        ("1 machine", STRAY, Event.STRAY),
+        ("throttled", "busy", None),
+        (None, "auth", None),
+        (None, STRAY, None),
+    ],
+)
+def test_of_a_clouds_health_refused_credentials_and_paid_machines_are_told(
+    error: str | None, code: str, event: Event | None
+) -> None:
+    found = of_health([Health(name="pub", checked=5.0, error=error, code=code)])
+    assert [one.event for one in found] == ([event] if event else [])
 
 
 def test_nobody_is_told_where_nobody_is_named(world: World) -> None:
