@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ledger_cases import spec
 
 from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
@@ -23,8 +25,10 @@ from slurm_elastic.ckptstate.orders import SaveOrder, drop
 from slurm_elastic.config.configfile import ensure_uuid
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.enrolment import word_of
+from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.programs import power
 from slurm_elastic.slurm.transaction import replace_file
+from slurm_elastic.store import lately
 from slurm_elastic.store.refuge import set_aside
 
 
@@ -136,6 +140,43 @@ def test_that_a_damaged_file_is_aside_is_synced(tmp_path: Path, synced: Synced) 
     aside = set_aside(tmp_path / "ledger.db", 5.0)
     assert aside is not None
     assert synced.names[str(tmp_path)] == {aside.name}
+
+
+def test_what_has_come_since_a_copy_of_the_ledger_is_synced(tmp_path: Path, synced: Synced) -> None:
+    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
+        ledger.intend(spec(), "r", 5.0)
+    file = tmp_path / "ledger.db.lately"
+    assert synced.files == [file.read_bytes()]
+    assert file.name in synced.names[str(tmp_path)]
+
+
+def test_what_is_written_of_it_anew_is_synced_with_its_name(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lately, "LONG", 0)
+    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
+        ledger.intend(spec(), "r", 5.0)
+    file = tmp_path / "ledger.db.lately"
+    assert synced.files[-1] == file.read_bytes()
+    assert synced.names[str(tmp_path)] >= {file.name}
+    assert f".{file.name}" not in synced.names[str(tmp_path)], "its draft"
+
+
+def test_a_copy_of_the_ledger_has_its_name_on_the_disk_before_what_came_before_it_is_forgotten(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[set[str]] = []
+    whole = lately.Lately.forget
+
+    def forget(one: lately.Lately) -> None:
+        known.append(synced.names[str(tmp_path)])
+        whole(one)
+
+    monkeypatch.setattr(lately.Lately, "forget", forget)
+    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
+        ledger.intend(spec(), "r", 5.0)
+        ledger.check()
+    assert ["ledger.db.kept" in names for names in known] == [True]
 
 
 def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: Synced) -> None:

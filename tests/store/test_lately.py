@@ -167,6 +167,24 @@ def test_a_row_that_is_gone_is_told_as_gone(
     assert restored(tmp_path) == {"b": ("b", 1.0, None)}
 
 
+def test_what_a_copy_has_is_not_written_down_after_it(
+    tmp_path: Path, db: sqlite3.Connection, lately: Lately
+) -> None:
+    db.execute("insert into notes values ('a', 1, null)")
+    lately.forget()
+    lately.write(db)
+    assert lines(tmp_path) == []
+
+
+def test_no_file_stays_open(tmp_path: Path, db: sqlite3.Connection, lately: Lately) -> None:
+    db.execute("insert into notes values ('a', 1, null)")
+    lately.write(db)
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(one) for one in links if os.path.lexists(one)]
+    assert str(tmp_path / "notes.db.lately") not in names
+    assert str(tmp_path) not in names
+
+
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> int:
     """The bytes from which on the file is looked through."""
@@ -227,3 +245,46 @@ def test_one_that_cannot_be_shortened_stays_and_is_read(
     assert restored(tmp_path) == {"a": ("a", 1.0, 99.0)}
     assert 1 <= len(caplog.messages) < 3
     assert "stays as long as it is: [Errno 28] No space left on device" in caplog.messages[0]
+    assert not (tmp_path / ".notes.db.lately").exists()
+
+
+def test_it_is_looked_through_when_it_is_longer_than_that_and_not_before(
+    tmp_path: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    db.execute("insert into notes values ('a', 1, null)")
+    made.write(db)
+    monkeypatch.setattr(module, "LONG", 2 * (tmp_path / "notes.db.lately").stat().st_size)
+    made.forget()
+    for paid, kept in ((2, 1), (3, 2), (4, 1)):
+        db.execute("update notes set paid = ?, ended = null where id = 'a'", (paid,))
+        made.write(db)
+        assert len(lines(tmp_path)) == kept
+
+
+def test_the_draft_of_one_that_was_stopped_in_between_tells_nothing(
+    tmp_path: Path, db: sqlite3.Connection, long: int
+) -> None:
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    draft = tmp_path / ".notes.db.lately"
+    draft.write_bytes(b'\n{"table": "notes", "key": ["z"], "row": {"id": "z", "paid": 1}}')
+    for number in range(100):
+        db.execute("insert or replace into notes values ('a', 1, ?)", (number,))
+        made.write(db)
+    assert not draft.exists()
+    assert restored(tmp_path) == {"a": ("a", 1.0, 99.0)}
+
+
+def test_after_a_copy_it_may_be_as_long_as_at_first(
+    tmp_path: Path, db: sqlite3.Connection, long: int
+) -> None:
+    (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
+    for number in range(200):
+        db.execute("insert into notes values (?, 1, null)", (f"a-{number}",))
+        made.write(db)
+    assert (tmp_path / "notes.db.lately").stat().st_size > 2 * long
+    made.forget()
+    for number in range(200):
+        db.execute("insert or replace into notes values ('b', 1, ?)", (number,))
+        made.write(db)
+        assert (tmp_path / "notes.db.lately").stat().st_size <= long

@@ -436,6 +436,129 @@ def test_rows_that_a_locked_file_has_at_the_start_are_not_made_anew(
     made.db.close()
 
 
+def test_where_only_the_copy_is_left_at_the_start_its_rows_are_not_taken_for_none(
+    path: Path, clock: Clock, disk: Disk
+) -> None:
+    made = opened(path, clock)
+    note(made, "old", ended=T0 - 5)
+    clock.forward(LOOK)
+    made.check()
+    made.db.close()
+    path.unlink()
+    again = opened(path, clock)
+    assert (kind(again), names(again.db)) == (Kind.LOST, ["old"])
+    again.check()
+    assert kind(again) is None
+    assert in_file(path) == ["old"]
+    again.db.close()
+
+
+def test_what_was_forgotten_since_the_last_copy_does_not_come_back_with_a_file_that_was_removed(
+    one: Refuge, path: Path, clock: Clock
+) -> None:
+    note(one, "old", ended=T0 - 5)
+    clock.forward(LOOK)
+    one.check()
+    one.db.execute("delete from notes where id = 'old'")
+    path.unlink()
+    one.check()
+    assert (kind(one), names(one.db)) == (Kind.LOST, ["a"])
+
+
+def test_a_file_that_is_used_again_is_used_as_before(
+    one: Refuge, path: Path, clock: Clock, disk: Disk
+) -> None:
+    disk.left = 0
+    one.check()
+    memory = one.db
+    disk.left = 10**9
+    clock.forward(AGAIN)
+    one.check()
+    assert kind(one) is None
+    assert one.db.execute("pragma busy_timeout").fetchone()[0] == 10_000
+    note(one, "new")
+    assert b'"new"' in path.with_name("notes.db.lately").read_bytes()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        memory.execute("select 1")
+
+
+def test_one_that_fails_while_it_is_brought_up_to_date_is_let_go_and_tried_again(
+    one: Refuge, path: Path, clock: Clock, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk.left = 0
+    one.check()
+    note(one, "b")
+    disk.left = 10**9
+    clock.forward(AGAIN)
+    with monkeypatch.context() as patched:
+        patched.setattr(refuge, "merge", full)
+        one.check()
+    assert (kind(one), names(one.db)) == (Kind.FULL, ["a", "b"])
+    assert str(path) not in open_files()
+    clock.forward(AGAIN)
+    one.check()
+    assert kind(one) is None
+    assert in_file(path) == ["a", "b"]
+
+
+def open_files() -> list[str]:
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if os.path.lexists(link)]
+
+
+def test_between_two_readings_it_is_not_read(
+    one: Refuge, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[float] = []
+    whole = files.open_reader
+
+    def reader(path: Path, schema: files.Schema) -> sqlite3.Connection:
+        read.append(clock.now - T0)
+        return whole(path, schema)
+
+    monkeypatch.setattr(files, "open_reader", reader)
+    for _ in range(13):
+        one.check()
+        clock.forward(LOOK / 6)
+    assert read == [LOOK, 2 * LOOK]
+
+
+def test_a_copy_that_was_cut_off_is_no_hindrance_to_the_next(
+    one: Refuge, path: Path, clock: Clock
+) -> None:
+    path.with_name(".notes.db.kept").write_bytes(b"half")
+    clock.forward(LOOK)
+    one.check()
+    assert in_file(path.with_name("notes.db.kept")) == ["a"]
+    assert path.with_name("notes.db.lately").stat().st_size == 0, "the copy has it"
+
+
+ORDERS = (Table(name="notes", keys=("id",), past="ended is not null", at_once=True),)
+
+
+def test_of_rows_that_are_copied_at_once_the_copy_is_never_without_one(
+    path: Path, clock: Clock, disk: Disk
+) -> None:
+    kept = path.with_name("notes.db.kept")
+    made = opened(path, clock, ORDERS)
+    made.check()
+    first = kept.stat().st_ino
+    made.check()
+    assert kept.stat().st_ino == first, "there is nothing new"
+    note(made, "b")
+    made.check()
+    assert in_file(kept) == ["b"]
+    again = opened(path, clock, ORDERS)
+    second = kept.stat().st_ino
+    again.check()
+    assert kept.stat().st_ino != second, "the last process may have died before it made one"
+    made.db.close()
+    again.db.close()
+
+
 # the file itself
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +24,7 @@ from slurm_elastic.store.files import (
     open_memory,
     open_reader,
     open_writer,
+    sync_directory,
     wait_as_usual,
 )
 from slurm_elastic.store.store import Store, Table, Write, transaction
@@ -140,6 +141,70 @@ def test_a_file_of_a_later_release_is_left_alone(path: Path) -> None:
     open_writer(path, later).close()
     with pytest.raises(ConfigError, match="has schema 2, this release knows schemas up to 1"):
         open_writer(path, NOTES)
+
+
+def held(place: Path) -> set[str]:
+    """The files below it that this process has open."""
+    links = (Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+    names = {os.readlink(one) for one in links if os.path.lexists(one)}
+    return {Path(name).name for name in names if name.startswith(str(place))}
+
+
+@pytest.mark.parametrize(
+    ("there", "open_", "error"),
+    [
+        (2, open_writer, ConfigError),
+        (2, open_reader, ConfigError),
+        (0, open_reader, SlurmElasticError),
+    ],
+)
+def test_one_that_is_of_no_use_is_not_kept_open(
+    path: Path, there: int, open_: Callable[[Path, Schema], object], error: type[Exception]
+) -> None:
+    migrations = (*NOTES.migrations, ("create table more (x)",))[:there]
+    open_writer(path, Schema("notes", "the test", migrations)).close()
+    with pytest.raises(error) as caught:
+        open_(path, NOTES)
+    assert held(path.parent) == set(), caught.value
+
+
+def test_making_one_leaves_no_draft_and_nothing_open_whatever_the_umask(path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        open_writer(path, NOTES).close()
+    finally:
+        os.umask(before)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert held(path.parent) == set()
+
+
+def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    sync_directory(path.parent)
+    assert synced == [str(path.parent)]
+    assert held(path.parent) == set()
+    sync_directory(path.parent / "left")
+
+
+def test_each_commit_is_waited_for_on_the_disk(path: Path) -> None:
+    with closing(open_writer(path, NOTES)) as db:
+        assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"
+
+
+def test_a_closed_one_may_be_closed_again(path: Path) -> None:
+    made = Notes(open_writer(path, NOTES))
+    made.close()
+    assert held(path.parent) == set()
+    made.close()
+
+
+def test_a_write_of_one_statement_needs_no_transaction_of_ours(notes: Notes) -> None:
+    asked: list[str] = []
+    notes._db.set_trace_callback(asked.append)
+    notes.note("a")
+    assert [sql.split()[0].lower() for sql in asked] == ["insert"]
 
 
 def test_nothing_to_write_begins_nothing(notes: Notes) -> None:

@@ -324,3 +324,8 @@ def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(
             Claims("rack", bed.file, timeout=0.05).take("h2", Claim(marks={}))
         other.rollback()
     assert bed.claimed() == {"h1"}
+
+
+def test_a_claim_is_on_the_disk_before_its_host_is_touched(bed: Bed) -> None:
+    with bed.claims._opened() as db:
+        assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"

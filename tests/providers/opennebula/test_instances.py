@@ -215,3 +215,17 @@ def test_one_whose_end_does_not_come_is_asked_again(
     made.press([vm(2)])
     assert oned.ended == [1, 1, 3], "what is gone is not asked"
     assert made._leaving == {}
+
+
+def test_one_that_refuses_to_end_is_asked_now_and_then_and_not_at_each_look(
+    oned: Oned, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = [vm(1, lcm=SHUTDOWN)]
+    made = machines(oned)
+    made.press(there)
+    oned.wrong[1] = [TransientError("one", "Timeout", "?")] * 9
+    for seconds, asked in ((ASKED_AGAIN + 0.1, 1), (0.1, 1), (ASKED_AGAIN, 2)):
+        oned.now += seconds
+        made.press(there)
+        assert len(oned.asked) == asked
+    assert caplog.text.count("not ended, tried again later cloud=one") == 2
