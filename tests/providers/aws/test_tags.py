@@ -15,13 +15,28 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws.requests import chunks
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS
+from slurm_elastic.providers.aws.tags import (
+    MAX_NODE_TAGS,
+    PLACE,
+    PLACES,
+    PRICES,
+    FleetNodeNames,
+    assigned,
+    fleet_tags,
+    place_of,
+    price_text,
+    tagging,
+    width,
+)
 from slurm_elastic.providers.base.tags import (
     MAX_VALUE,
+    PRICE,
     NodeNames,
+    gathered,
     in_order,
     node_tags,
     nodes_text,
+    spread,
     tags_of,
 )
 
@@ -107,3 +122,119 @@ def test_values_fit_and_jobs_are_whole() -> None:
     assert all(len(value) <= MAX_VALUE for value in tags.values())
     assert all(len(job) == 7 for job in tags["slurm-elastic:jobs"].split(","))
     assert float(tags["slurm-elastic:price"]) == 0.0123456
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "lists"),
+    [
+        (["p1", "p3"], 6, ["p[1,3]"]),
+        (["p1", "p3"], 5, ["p1", "p3"]),
+        (["a1", "b1"], 9, ["a1,b1"]),
+        (["a1", "b1"], 8, ["a1", "b1"]),
+        (["p1", "p3", "p5"], 8, ["p[1,3,5]"]),
+        (["p1", "p3", "p5"], 7, ["p[1,3]", "p5"]),
+    ],
+)
+def test_a_list_is_filled_to_its_last_character(
+    nodes: list[str], size: int, lists: list[str]
+) -> None:
+    assert in_order(nodes, size) == lists
+
+
+@pytest.mark.parametrize(
+    ("lengths", "found"), [((200, 55), 1), ((200, 56), 2), ((256, 1), 2), ((100, 100, 54, 256), 2)]
+)
+def test_items_are_spread_over_as_many_tags_as_they_need(
+    lengths: tuple[int, ...], found: int
+) -> None:
+    items = ["x" * length for length in lengths]
+    tags = spread("prices", items)
+    assert list(tags) == ["prices", "prices-1"][:found]
+    assert " ".join(gathered(tags | {"prices-9": "y"}, "prices")).split() == items
+    assert gathered({}, "prices") == [""]
+
+
+# of a fleet
+
+
+CLUSTER = Cluster(name="n", uuid="u")
+
+
+def test_the_tags_of_a_machine_are_no_more_than_ec2_takes() -> None:
+    """50, of which the nodes may have what the others leave."""
+    assert len(tags_of(LAUNCH, [], CLUSTER, "c")) + MAX_NODE_TAGS + 10 == 50
+
+
+LAUNCH = LaunchSpec(
+    generation="g", pool=PLAIN, nodes=("a1",), offer=OFFER, jobs=(7,),
+    alternatives=(replace(OFFER, zone="y", price=0.5),),
+)  # fmt: skip
+
+
+def test_a_fleets_tags_tell_the_price_of_each_offer_and_how_many_digits_a_place_has() -> None:
+    found = fleet_tags(LAUNCH, [f"a{n}" for n in range(11)], CLUSTER, "c")
+    assert found[PRICES] == "t@z=0.0123456 t@y=0.5"
+    assert found[PLACES] == "2"
+    assert PRICE not in found
+    assert found["slurm-elastic:nodes"] == "a[0-10]"
+
+
+@pytest.mark.parametrize(
+    ("tags", "price"),
+    [
+        ({PRICE: "0.3", PRICES: "t@z=0.1"}, "0.3"),
+        ({PRICES: "t@y=0.2 t@z=0.1"}, "0.1"),
+        ({PRICES: "t@y=0.2", f"{PRICES}-1": "t@z=0.1"}, "0.1"),
+        ({PRICES: "t@y=0.2"}, None),
+        ({}, None),
+    ],
+)
+def test_a_price_is_that_of_the_machines_type_and_zone(
+    tags: dict[str, str], price: str | None
+) -> None:
+    assert price_text(tags, "t", "z") == price
+
+
+@pytest.mark.parametrize(
+    ("count", "digits"), [(0, 1), (1, 1), (10, 1), (11, 2), (100, 2), (101, 3), (1000, 3)]
+)
+def test_places_have_the_digits_of_the_last_one(count: int, digits: int) -> None:
+    assert width(count) == digits
+
+
+@pytest.mark.parametrize(
+    ("tags", "place"),
+    [
+        ({PLACES: "1", f"{PLACE}0": "4"}, 4),
+        ({PLACES: "2", f"{PLACE}0": "0", f"{PLACE}1": "3"}, 3),
+        ({PLACES: "2", f"{PLACE}1": "3"}, None),
+        ({PLACES: "1", f"{PLACE}0": "x"}, None),
+        ({PLACES: "1", f"{PLACE}0": "\u0663"}, None),
+        ({PLACES: "x", f"{PLACE}0": "4"}, None),
+        ({PLACES: "\u0661", f"{PLACE}0": "4"}, None),
+        ({PLACES: "11", f"{PLACE}0": "4"}, None),
+        ({f"{PLACE}0": "4"}, None),
+    ],
+)
+def test_a_machine_of_a_fleet_has_a_place_once_all_its_digits_are_there(
+    tags: dict[str, str], place: int | None
+) -> None:
+    assert place_of(tags) == place
+    marks = tags | {"slurm-elastic:nodes": "p[0-9]"}
+    node = "p2" if PLACES not in tags else "" if place is None else f"p{place}"
+    assert FleetNodeNames().node(marks, 2) == node, "else the launch index tells"
+
+
+def test_places_go_to_ids_in_their_order_and_none_twice() -> None:
+    assert assigned(["i-3", "i-1", "i-2"], {}, 3) == ({"i-1": 0, "i-2": 1, "i-3": 2}, [])
+    assert assigned(["i-3", "i-1", "i-2"], {"i-2": 0}, 3) == ({"i-1": 1, "i-3": 2}, [])
+    assert assigned(["i-3", "i-1", "i-2"], {"i-2": 1}, 2) == ({"i-1": 0}, ["i-3"])
+    assert assigned(["i-1"], {"i-1": 0}, 2) == ({}, [])
+
+
+def test_one_call_tags_all_machines_with_a_digit() -> None:
+    calls = list(tagging({"i-1": 0, "i-2": 10, "i-3": 1}, 11))
+    assert calls == [
+        (f"{PLACE}0", "0", ["i-1", "i-3"]), (f"{PLACE}0", "1", ["i-2"]),
+        (f"{PLACE}1", "0", ["i-1", "i-2"]), (f"{PLACE}1", "1", ["i-3"]),
+    ]  # fmt: skip

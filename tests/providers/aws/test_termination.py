@@ -107,3 +107,65 @@ def test_a_throttle_is_told_at_once() -> None:
     with pytest.raises(TransientError):
         Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
     assert len(api.calls) == 1
+
+
+class Pace:
+    """How many may be ended within the patience that it is asked with."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked: list[float] = []
+
+    def endable(self, patience: float) -> int:
+        self.asked.append(patience)
+        return self.most
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(0, [1] * 3), (1, [1] * 3), (2, [2, 1]), (3, [3]), (5000, [3])]
+)
+def test_a_call_has_no_more_machines_than_the_account_may_end_in_time(
+    most: int, sizes: list[int]
+) -> None:
+    api = StubApi([], ProviderError, names=False)
+    api.pace = Pace(most)  # type: ignore[assignment]
+    api.patience = 7.0
+    Ending(api, "aws").end(IDS[:3])  # type: ignore[arg-type]
+    assert [len(call) for call in api.calls] == sizes
+    assert set(api.pace.asked) == {7.0}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pace", [None, Pace(5000)])
+def test_nor_more_than_one_call_takes(pace: Pace | None) -> None:
+    api = StubApi([], ProviderError, names=False)
+    api.pace = pace  # type: ignore[assignment]
+    Ending(api, "aws").end([f"i-{n}" for n in range(1001)])  # type: ignore[arg-type]
+    assert [len(call) for call in api.calls] == [1000, 1]
+
+
+def test_what_was_refused_last_is_asked_for_last() -> None:
+    api = StubApi(IDS[:3], ProviderError, names=True)
+    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    for some in (IDS[:3], IDS[:1]):
+        with pytest.raises(ProviderError):
+            ending.end(some)
+    api.bad.clear()
+    api.calls.clear()
+    ending.end(IDS[:4])
+    assert api.calls == [[IDS[3]], [IDS[1], IDS[2], IDS[0]]]
+
+
+def test_machines_that_ec2_does_not_know_are_told_and_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    api = StubApi(IDS[:1], ProviderError, names=True)
+    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    with pytest.raises(ProviderError):
+        ending.end(IDS[:2])
+    api.error = InstanceNotFound
+    ending.end(IDS[:2])
+    assert f"already gone cloud=aws ids={IDS[0]}" in caplog.messages
+    api.calls.clear()
+    ending.end(IDS[:2])
+    assert api.calls[0] == IDS[:2], "it is asked for as any other"
