@@ -187,8 +187,6 @@ class PrologServer:
     def close(self) -> None:
         """Let all go, and stop listening. Waits for the sockets, not for a slow Slurm."""
         self._closing.set()
-        with self._changed:
-            self._changed.notify_all()
         if self._threads:
             self._ring()
             self._threads[0].join(10)
@@ -379,7 +377,7 @@ class PrologServer:
             while not self._closing.is_set() and (left := until - time.monotonic()) > 0:
                 if self._queue_wanted or self._waiting.keys() - seen:
                     until = min(until, began + self._patience.poll)
-                    left = max(0.0, until - time.monotonic())
+                    left = until - time.monotonic()
                 self._changed.wait(left)
 
     def _ended(self) -> bool:

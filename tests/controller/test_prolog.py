@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import re
 import resource
+import selectors
 import socket
 import stat
 import threading
@@ -17,6 +20,7 @@ import pytest
 from patience import awake, patience, stretched
 
 from benchmarks.small_slurm import wait_until
+from slurm_elastic.controller import prolog
 from slurm_elastic.controller.prolog import Patience, PrologServer, Waiter, Watch
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -377,6 +381,129 @@ def test_a_nudge_ends_a_slow_pause(serve: Serve, connect: Connect, slurm: FakeSl
     assert client.answer() == "go job is gone\n"
 
 
+def test_nothing_waits_for_the_clock(
+    path: Path, slurm: FakeSlurm, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a hello nor an answer nor the end: each wakes the thread that it is for."""
+    monkeypatch.setattr(prolog, "_TICK", 3600.0)
+    starting(slurm, 7, "pub1")
+    server = PrologServer(path, slurm, Patience(sign=3600.0, poll=0.01, slow_poll=0.01))
+    server.start(threading.Event())
+    first = connect(7, "pub1")
+    wait_until(lambda: slurm.calls["nodes"] > 1)
+    slurm.set_node("pub1", *UP)
+    assert first.answer() == "go nodes are up\n"
+    assert connect(8, "pub1").answer() == "go job is gone\n"
+    server.close()
+    for thread in server._threads:
+        thread.join(patience(60))
+    assert not any(thread.is_alive() for thread in server._threads)
+
+
+@pytest.mark.parametrize("by", ["close", "stop"])
+def test_the_end_wakes_who_waits_for_the_next_look_and_leaves_no_descriptor(
+    path: Path, slurm: FakeSlurm, connect: Connect, by: str
+) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.fail_next.append(BROKEN)  # after which the next look is due in an hour
+    server, stop = PrologServer(path, slurm, Patience(slow_poll=3600.0)), threading.Event()
+    server.start(stop)
+    client = connect(7, "pub1")
+    wait_until(lambda: not slurm.fail_next)
+    if by == "stop":
+        stop.set()
+        assert client.answer() == "go the daemon stops\n"
+    else:
+        server.close()
+    for thread in server._threads:
+        thread.join(patience(60))
+    assert not any(thread.is_alive() for thread in server._threads)
+    ours = (server._listener, server._bell_in, server._bell_out)
+    assert [sock.fileno() for sock in ours] == [-1, -1, -1]
+    assert server._selector.get_map() is None
+    assert not path.exists()
+
+
+def test_who_is_still_in_the_queue_at_the_end_is_let_go(
+    path: Path, slurm: FakeSlurm, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, go_on = PrologServer(path, slurm), threading.Event()
+    monkeypatch.setattr(server, "_attend_all", lambda: go_on.wait(patience(60)))
+    server.start(threading.Event())
+    client = connect()
+    go_on.set()
+    assert client.answer() == "go the daemon stops\n"
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("greeted", "seconds", "silence", "stays"),
+    [
+        (False, 10.0, 0.0, True),
+        (False, 10.5, 0.0, False),
+        (True, 3600.0, 30.0, True),
+        (True, 3600.0, 30.5, False),
+        (True, 5.0, 3600.0, True),
+        (True, 5.5, 3600.0, False),
+    ],
+)
+def test_how_long_a_prolog_may_say_nothing_and_slurm_not_answer(
+    path: Path, slurm: FakeSlurm, greeted: bool, seconds: float, silence: float, stays: bool
+) -> None:
+    server = PrologServer(path, slurm)
+    link, other = socket.socketpair()
+    with link, other:
+        client = prolog._Client(link, 1, 10_000.0 - seconds)
+        if greeted:
+            client.waiter = Waiter(id=1, job=7, nodes=("pub1",), since=10_000.0 - seconds)
+        server._clients[1] = client
+        server._last_read = 10_000.0 - silence
+        server._selector = selectors.DefaultSelector()
+        server._selector.register(link, selectors.EVENT_READ, client)
+        server._drop_stale(10_000.0)
+        server._selector.close()
+        assert bool(server._clients) is stays
+
+
+def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
+    serve: Serve, connect: Connect, slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    slurm.fail_next.extend([BROKEN, OSError("what nobody foresaw")])
+    serve(slow_poll=0.05, poll=0.05)
+    bad = connect()
+    bad.link.sendall(b'{"job": "' + b"x" * 300 + b'"}\n')
+    assert bad.answer() == ""
+    assert connect(7, "pub1").answer() == "go job is gone\n"
+    assert "prolog turned away reason=Expected `int`" in caplog.text
+    assert "x" * 200 not in caplog.text, "a line of its beginning is enough"
+    assert "Slurm cannot be read waiting=1 reason=" in caplog.text
+    assert "watching for prologs failed waiting=1" in caplog.text
+    assert "what nobody foresaw" in caplog.text
+    assert re.search(r"prolog let go job=7 waited=\d+\.\d\d reason=job is gone", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "set_to"),
+    [
+        (1024, 65536, (16384, 65536)),
+        (1024, 4096, (4096, 4096)),
+        (1024, resource.RLIM_INFINITY, (16384, resource.RLIM_INFINITY)),
+        (16384, 65536, None),
+        (20000, 65536, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_the_limit_of_descriptors_is_raised_and_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, set_to: tuple[int, int] | None
+) -> None:
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: done.append(limits))
+    prolog._allow_many_descriptors()
+    assert done == ([set_to] if set_to else [])
+
+
 def test_without_descriptors_a_prolog_waits_until_there_are_some(
     serve: Serve, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -484,6 +611,62 @@ def test_a_slow_queue_is_not_read_with_every_round() -> None:
     for _ in range(5):
         watch.round([first])
     assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (6, 1)
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "due"),
+    [
+        (90.0, 119.5, False),
+        (90.0, 120.0, True),
+        (100.0, 101.5, False),
+        (100.0, 102.0, True),
+        (99.0, 102.0, False),
+    ],
+    ids=["old", "older", "new", "newer", "came before"],
+)
+def test_a_queue_that_took_a_second_is_read_in_two_for_a_newcomer_and_in_twenty_else(
+    since: float, now: float, due: bool
+) -> None:
+    watch = Watch(FakeSlurm(), Patience())
+    watch._jobs_read, watch._jobs_cost = 100.0, 1.0
+    assert watch._queue_is_due([waiter(7, "pub1", since)], now) is due
+
+
+def test_one_who_came_at_the_very_reading_of_the_queue_is_left_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(100.0)
+    monkeypatch.setattr(prolog, "time", clock)
+    watch = Watch(FakeSlurm(), Patience())
+    watch._jobs_cost = 10.0
+    watch._jobs_read = 100.0
+    clock.now = 101.0
+    before, there = waiter(7, "pub1", 99.0), waiter(8, "pub1", 100.0)
+    assert watch.round([before, there]) == [(before, "job is gone")]
+
+
+@pytest.mark.parametrize(
+    ("took", "waited", "pause"),
+    [(0.0, 0.0, 0.25), (0.2, 10.0, 0.4), (0.2, 20.0, 0.5), (0.4, 20.0, 0.8), (0.6, 0.0, 1.0)],
+)
+def test_a_pause_is_twice_the_reading_or_a_fortieth_of_the_wait_within_its_bounds(
+    monkeypatch: pytest.MonkeyPatch, took: float, waited: float, pause: float
+) -> None:
+    monkeypatch.setattr(prolog, "time", Clock(1000.0))
+    watch = Watch(FakeSlurm(), Patience())
+    old, newest = waiter(7, "pub1", 0.0), waiter(8, "pub1", 1000.0 - waited)
+    assert watch._next_pause([old, newest], 1000.0 - took) == pytest.approx(pause)
+    assert watch._next_pause([], 1000.0 - took) == pytest.approx(
+        max(2 * took, 0.25) if took < 0.5 else 1.0
+    )
 
 
 def test_a_node_that_slurm_does_not_show_counts_as_not_up() -> None:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -69,6 +69,7 @@ class Hub:
         self.peers: tuple[Peer, ...] = ()
         self.told = 0
         self.away = ""
+        self.handshake = 0
 
     def __call__(self, message: Message) -> Answer:
         if self.away:
@@ -76,7 +77,7 @@ class Hub:
         if isinstance(message, Apply):
             self.told += 1
             self.peers = message.peers
-        now = int(time.time())
+        now = self.handshake or int(time.time())
         seen = [
             Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now, live=p.live)
             for p in self.peers
@@ -307,6 +308,206 @@ def test_only_the_machines_own_line_counts(bed: Bed, said: str, key: str) -> Non
     assert printed_key(said.format(K1), one) == key
 
 
+def test_a_hub_that_is_away_is_told_of_once_in_the_log_and_in_the_status(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed.hub.away = "the hub is away"
+    first = bed.now
+    for _ in range(3):
+        bed.tunnels.look()
+        bed.now += 1
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("ERROR", "the hub is away")]
+    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    assert (health.error, health.code, health.checked) == ("the hub is away", "network", first)
+    bed.hub.away = "the hub has no room"
+    bed.tunnels.look()
+    assert caplog.records[-1].getMessage() == "the hub has no room"
+    bed.hub.away = ""
+    bed.tunnels.look()
+    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    assert (health.error, health.code) == (None, None)
+    assert len(caplog.records) == 2
+
+
+def test_the_hub_is_told_anew_with_each_round_of_repair(bed: Bed) -> None:
+    bed.tunnels.look()
+    bed.clock += bed.site.config.timings.reconcile - 1
+    bed.tunnels.look()
+    assert bed.hub.told == 1
+    bed.clock += 1
+    bed.tunnels.look()
+    assert bed.hub.told == 2
+
+
+def test_a_console_is_read_after_a_pause_and_never_twice_at_once(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bed.machine()
+    reads: list[Future[None]] = []
+
+    class Slow(Inline):
+        def submit(self, *_: object, **__: object) -> Future[None]:
+            reads.append(Future())
+            return reads[-1]
+
+    monkeypatch.setattr(bed.tunnels, "_readers", Slow())
+    monkeypatch.setattr(bed.tunnels, "_pause", 2.0)
+
+    def looks(seconds: float) -> int:
+        bed.clock += seconds
+        bed.tunnels.look()
+        return len(reads)
+
+    assert (looks(0), looks(100)) == (1, 1), "the first read is not over"
+    reads[0].set_result(None)
+    assert (looks(0), looks(1.5), looks(0.5)) == (2, 2, 2), "the second one is not over"
+    reads[1].set_result(None)
+    assert looks(0) == 3
+    reads[2].set_result(None)
+    assert (looks(1.5), looks(0.5)) == (3, 4), "two seconds after the last one began"
+    assert bed.tunnels._again.keys() == {one.id}
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "learnt"), [(180, True, True), (181, True, False), (0, False, False)]
+)
+def test_with_a_lost_ledger_only_peers_that_were_heard_of_lately_are_believed(
+    bed: Bed, before: int, live: bool, learnt: bool
+) -> None:
+    bed.now = float(int(bed.now))
+    bed.hub.handshake = int(bed.now) - before
+    one = bed.machine()
+    address = bed.tunnels._addresses[one.node]
+    bed.hub.peers = (Peer(address=address, key=K1, live=live),)
+    bed.tunnels.look()
+    assert [t.key for t in bed.ledger.tunnels()] == ([K1] if learnt else [])
+
+
+def test_with_a_lost_ledger_a_key_of_another_machines_row_is_not_believed(bed: Bed) -> None:
+    one, other = bed.machine("pub1"), bed.machine("pub2")
+    place = bed.tunnels._addresses
+    known = Tunnel(
+        generation=other.generation, node="pub2", address=place["pub2"], key=K1, since=bed.now
+    )
+    assert not bed.ledger.enrol(known)
+    bed.hub.peers = (Peer(address=place[one.node], key=K1),)
+    bed.tunnels.look()
+    assert bed.kinds("pub1") == []
+    assert [t.node for t in bed.ledger.tunnels()] == ["pub2"]
+
+
+def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_of_another(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path)
+    bed.ledger.close()
+    bed.ledger = Ledger(tmp_path / "new.db")
+    bed.tunnels.close()
+    bed.open()
+    one = bed.machine()
+    address = bed.tunnels._addresses[one.node]
+    bed.ledger.enrol(
+        Tunnel(generation=one.generation, node=one.node, address=address, key=K1, since=bed.now)
+    )
+    bed.hub.peers = (Peer(address=address, key=K2), Peer(address="10.99.0.78", key=K3))
+    bed.tunnels.look()
+    assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1), ("10.99.0.78", K3)}
+    bed.hub.peers = (Peer(address="10.99.0.77", key=K1),)
+    bed.clock += bed.site.config.timings.reconcile
+    bed.tunnels.look()
+    assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1)}
+    bed.tunnels.close()
+    bed.ledger.close()
+
+
+def test_who_enrols_and_whose_key_is_not_believed_is_in_the_log(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bed.prints(bed.machine("pub1"), K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    address = bed.hub.peers[0].address
+    assert f"enrolled node=pub1 address={address} key={K1}" in caplog.text
+    bed.prints(bed.machine("pub2"), K1)
+    bed.until(lambda: "not-enrolled" in bed.kinds("pub2"))
+    (wrong,) = [r for r in caplog.records if r.getMessage().startswith("not enrolled node=pub2")]
+    assert wrong.levelname == "ERROR"
+    assert "its key is not believed" in wrong.getMessage()
+
+
+def test_a_console_that_cannot_be_read_yet_is_no_news_for_explain(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bed.machine()
+    bed.until(lambda: "not enrolled node=pub1 reason=i-pub1" in caplog.text)
+    assert {r.levelname for r in caplog.records} == {"INFO"}
+    assert bed.kinds() == []
+
+
+def test_only_the_end_of_a_console_is_looked_at_and_there_the_last_key_counts(bed: Bed) -> None:
+    one = replace(bed.machine(), generation="g1")
+    first, last = (f"slurm-elastic-tunnel-key g1 pub1 {key}" for key in (K1, K2))
+    assert printed_key(f"{first}\n{last}\n", one) == K2
+    room = 256 * 1024 - len(first)
+    assert printed_key(first + "." * room, one) == K1
+    assert printed_key(first + "." * (room + 1), one) == ""
+
+
+def test_closing_ends_the_reading_of_consoles_and_the_desk(once: Bed) -> None:
+    once.tunnels.look()
+    assert isinstance(once.desk, FakeDesk)
+    assert once.desk.is_open
+    once.tunnels.close()
+    assert not once.desk.is_open
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        once.tunnels._readers.submit(print)
+
+
+def test_where_keys_are_handed_in_no_console_is_read(
+    once: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once.tunnels, "_readers", Inline())
+    one = once.machine()
+    once.prints(one, K1)
+    once.tunnels.look()
+    assert once.tunnels._reading == {}
+    assert once.ledger.tunnels() == ()
+
+
+def test_a_key_that_comes_while_the_hub_is_away_is_told_so_and_lets_in_later(
+    once: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    once.machine()
+    once.tunnels.look()
+    (peer,) = once.hub.peers
+    assert once.tunnels._handed_in("10.99.0.250", K2) == "refused"
+    assert "a key came from who is not to enrol address=10.99.0.250" in caplog.text
+    once.hub.away = "the hub is away"
+    assert once.tunnels._handed_in(peer.address, K1) == "not now"
+    once.hub.away = ""
+    once.tunnels.look()
+    assert once.admitted() == {(K1, True)}
+
+
+def test_a_key_that_is_another_machines_is_refused_at_the_desk(once: Bed) -> None:
+    for node in ("pub1", "pub2"):
+        once.machine(node)
+    once.tunnels.look()
+    first, second = (once.tunnels._addresses[node] for node in ("pub1", "pub2"))
+    assert once.tunnels._handed_in(first, K1) == ""
+    assert once.tunnels._handed_in(second, K1) == "refused"
+    assert once.kinds("pub2") == ["not-enrolled"]
+
+
+@pytest.mark.parametrize(("enrol", "place"), [(Enrol.ONCE, "10.99.0.1"), (Enrol.CONSOLE, None)])
+def test_a_desk_is_where_keys_are_handed_in(bed: Bed, enrol: Enrol, place: str | None) -> None:
+    network = Network(endpoint="192.0.2.1:51820", enrol=enrol)
+    made = Tunnels(bed.site, network, Inline(), hub=bed.hub)  # type: ignore[arg-type]
+    assert (made._desk and made._desk._place) == (place and (place, 51821))
+    made.close()
+
+
 # keys that are good for enrolling only
 
 
@@ -333,12 +534,16 @@ class FakeDesk:
 
     def __init__(self, state: Path) -> None:
         self._state = state
+        self.is_open = False
 
     def public_key(self, generation: str, node: str) -> str:
         return private_key(word_of(self._state, generation), node)
 
-    def open(self) -> None: ...
-    def close(self) -> None: ...
+    def open(self) -> None:
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 def test_a_one_shot_key_is_dead_after_its_use_and_after_ten_minutes(once: Bed) -> None:
@@ -473,6 +678,53 @@ def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(
     with socket.create_connection(desk._server.server_address, timeout=0.1) as slow:  # type: ignore[arg-type]
         assert _dripping(slow) == b"", "each byte is in time, the line is not"
     desk.close()
+
+
+def test_the_desk_opens_before_the_head_has_its_address_and_closes_for_good(
+    tmp_path: Path,
+) -> None:
+    early = Desk(tmp_path, "192.0.2.77", Taken(), port=0)
+    early.open()
+    assert early._server is not None
+    early.close()
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    desk.open()
+    assert desk._server is not None
+    place = desk._server.server_address
+    desk.close()
+    assert desk._server.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        _asked(place, K1)  # type: ignore[arg-type]
+
+
+def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> None:
+    taken = Taken()
+    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
+    desk.open()
+    assert desk._server is not None
+    try:
+        for spaces, said in ((64 - len(K1) - 1, "ok"), (64 - len(K1), "no key")):
+            assert _asked(desk._server.server_address, K1 + " " * spaces) == said  # type: ignore[arg-type]
+    finally:
+        desk.close()
+    assert len(taken.handed) == 1
+
+
+def test_the_public_part_of_a_key_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str | None] = []
+
+    def run(*_: str, text: str | None = None) -> str:
+        made.append(text)
+        return "public\n"
+
+    monkeypatch.setattr(enrolment, "run", run)
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    for node in ("pub1", "pub1", "pub2"):
+        assert desk.public_key("g1", node) == "public"
+    word = word_of(tmp_path, "g1")
+    assert made == [private_key(word, "pub1"), private_key(word, "pub2")]
 
 
 def _dripping(connection: socket.socket) -> bytes:
