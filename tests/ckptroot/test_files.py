@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,135 @@ def test_holes_are_skipped(tmp_path: Path) -> None:
         assert one[0] <= 1 << 30 < one[1]
         assert one[1] - one[0] <= 1 << 20
         assert list(files.pieces(file.fileno(), 1 << 35, 1 << 40)) == []
+
+
+@pytest.fixture
+def descriptors() -> Callable[[], int]:
+    """How many this process has open more than before the test."""
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    return lambda: count() - before
+
+
+def test_nothing_is_left_open(tmp_path: Path, descriptors: Callable[[], int]) -> None:
+    (tmp_path / "file").write_bytes(b"123")
+    for _ in range(3):
+        with pytest.raises(Refused):
+            files.opened(tmp_path / "file", most=2)
+    nest(tmp_path / "deep", 3)
+    files.remove(tmp_path / "deep")
+    files.remove(tmp_path / "no such place" / "file")
+    assert descriptors() == 0
+
+
+def test_what_is_made_is_closed_to_others_unless_told(tmp_path: Path) -> None:
+    for mode, more in ((0o600, {}), (0o640, {"mode": 0o640})):
+        path = tmp_path / f"{mode:o}"
+        os.close(files.opened(path, os.O_WRONLY | os.O_CREAT, **more))
+        assert path.stat().st_mode & 0o777 == mode
+
+
+def test_what_grows_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "it").write_bytes(b"123456")
+    monkeypatch.setattr(files, "_check", lambda *_: None)  # it was shorter then
+    with pytest.raises(Refused, match="it: more than 5 bytes long"):
+        files.read(tmp_path / "it", 5)
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_removal_takes_as_many_as_it_may_and_no_more(tmp_path: Path, below: bool) -> None:
+    """A directory below counts as one."""
+    for most, fits in ((4 if below else 3, True), (3 if below else 2, False)):
+        path = tmp_path / str(most)
+        inner = path / "inner" if below else path
+        inner.mkdir(parents=True)
+        for name in "abc":
+            (inner / name).touch()
+        if fits:
+            files.remove(path, most)
+        else:
+            with pytest.raises(Refused, match="more is in it than is removed at a time"):
+                files.remove(path, most)
+        assert path.exists() is not fits
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("error", [None, errno.EINVAL, errno.ENOTSUP])
+def test_a_file_is_read_in_blocks_also_where_nothing_is_known_of_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None
+) -> None:
+    (tmp_path / "it").write_bytes(b"x" * (2 * MIB + 5))
+
+    def no_holes(*_: int) -> int:
+        raise OSError(error, "no such call")
+
+    with open(tmp_path / "it", "rb") as file:
+        if error is not None:
+            monkeypatch.setattr(files.os, "lseek", no_holes)
+        found = list(files.pieces(file.fileno(), 3, 2 * MIB + 5))
+    assert found == [(3, MIB + 3), (MIB + 3, 2 * MIB + 3), (2 * MIB + 3, 2 * MIB + 5)]
+
+
+def test_another_failure_is_no_want_of_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files.os, "lseek", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        list(files.pieces(0, 0, 10))
+
+
+class TestCopy:
+    @pytest.fixture
+    def copy(self, tmp_path: Path) -> Iterator[Callable[..., tuple[int, bytes]]]:
+        """From a file of ten bytes; how many were copied, and what is there then."""
+        (tmp_path / "source").write_bytes(b"0123456789")
+        with open(tmp_path / "source", "r+b") as source, open(tmp_path / "target", "w+b") as target:
+
+            def copied(*bounds: int, **more: int) -> tuple[int, bytes]:
+                done = files.copy(source.fileno(), target.fileno(), *bounds, **more)
+                return done, (tmp_path / "target").read_bytes()
+
+            yield copied
+
+    def test_of_a_part_goes_to_its_place(self, copy: Callable[..., tuple[int, bytes]]) -> None:
+        assert copy(2, 10) == (8, b"\0\00023456789")
+        assert copy(4, 6, shift=4) == (2, b"45" + b"23456789")
+
+    def test_takes_as_much_as_it_may(self, copy: Callable[..., tuple[int, bytes]]) -> None:
+        assert copy(0, 10, most=10)[0] == 10
+        with pytest.raises(Refused, match="more than 9 bytes of data to copy"):
+            copy(0, 10, most=9)
+
+    def test_of_more_than_there_is_is_refused(self, copy: Callable[..., tuple[int, bytes]]) -> None:
+        with pytest.raises(Refused, match=r"^a copy ends at byte 10 of 11$"):
+            copy(0, 11)
+
+    def test_keeps_a_hole_at_the_end(
+        self, copy: Callable[..., tuple[int, bytes]], tmp_path: Path
+    ) -> None:
+        os.truncate(tmp_path / "source", MIB)
+        assert copy(MIB - 9, MIB, shift=MIB - 9) == (0, bytes(9))
+
+    def test_goes_on_where_less_was_written(
+        self, copy: Callable[..., tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = os.pwrite
+        monkeypatch.setattr(files.os, "pwrite", lambda fd, block, at: write(fd, block[:3], at))
+        assert copy(0, 10) == (10, b"0123456789")
+
+    def test_of_what_becomes_shorter_is_refused(
+        self, copy: Callable[..., tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files.os, "pread", lambda *_: b"")
+        with pytest.raises(Refused, match=r"^a copy ends at byte 0 of 10$"):
+            copy(0, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ckptroot import forged
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_elastic.ckptroot import images
 from slurm_elastic.ckptroot.images import Identity, OpenFile, check, show, writing
 from slurm_elastic.ckptroot.site import Refused
 
@@ -146,3 +148,133 @@ def test_what_the_job_appends_to_and_opens_otherwise_too(
     files = forged.image(forged.FILES, *(reversed(entries) if swapped else entries))
     image = forged.write(tmp_path / "image", forged.core(forged.creds()), files=files)
     assert writing(image) == (OpenFile("/shared/log", 100, appends=True),)
+
+
+def test_an_empty_file_that_is_written_is_told_too(tmp_path: Path) -> None:
+    files = forged.image(forged.FILES, forged.file_entry("/shared/empty", 0o1, 0))
+    image = forged.write(tmp_path / "image", files=files)
+    assert writing(image) == (OpenFile("/shared/empty", 0, appends=False),)
+
+
+def reg(number: int, path: str | None) -> bytes:
+    """An open file with that id."""
+    name = b"" if path is None else forged.field(6, path.encode())
+    one = forged.field(1, number) + forged.field(2, 0o1) + name + forged.field(8, 5)
+    return forged.field(1, 1) + forged.field(2, number) + forged.field(3, one)
+
+
+def test_what_does_not_come_back_by_its_path_is_no_file_to_cut(tmp_path: Path) -> None:
+    """Deleted files, and those without a name."""
+    files = forged.image(forged.FILES, reg(2, "/gone"), reg(3, "/there"), reg(4, None))
+    image = forged.write(tmp_path / "image", files=files)
+    remaps = forged.image(0x59133954, forged.field(1, 2) + forged.field(2, 3))
+    (image / "remap-fpath.img").write_bytes(remaps)
+    assert [one.path for one in writing(image)] == ["/there"]
+
+
+MORE_REFUSED: dict[str, tuple[bytes, str]] = {
+    "saved group": (forged.core(forged.creds(sgid=42)), "gid 42"),
+    "group for files": (forged.core(forged.creds(fsgid=42)), "gid 42"),
+    "two strange groups": (forged.core(forged.creds(groups=[2000, 43, 42])), "group 42,"),
+    "the first unknown field": (
+        forged.core(forged.creds() + forged.field(21, 1) + forged.field(20, 1)),
+        "unknown field 20",
+    ),
+    "no entry": (forged.image(forged.CORE), "core-1002.img: 0 entries, expected one"),
+    "an empty entry": (forged.image(forged.CORE, b""), "not one set of credentials"),
+    "a length that is cut off": (forged.core(forged.creds()) + b"\0\0\0", "cut off"),
+    "too short": (b"abc", "core-1002.img: not an image of this kind"),
+    "of another kind": (forged.image(forged.FILES, b"x"), "not an image of this kind"),
+    "two threads, one set": (
+        forged.image(
+            forged.CORE,
+            forged.field(5, forged.field(10, forged.creds())) + forged.field(5, forged.field(1, 0)),
+        ),
+        "not one set of credentials",
+    ),
+    "a number for a message": (forged.image(forged.CORE, forged.field(5, 7)), "is no message"),
+}
+
+
+@pytest.mark.parametrize(("core", "why"), MORE_REFUSED.values(), ids=MORE_REFUSED)
+def test_what_is_not_as_expected_is_refused_with_the_reason(
+    tmp_path: Path, core: bytes, why: str
+) -> None:
+    with pytest.raises(Refused, match=why):
+        check(forged.write(tmp_path / "image", forged.core(forged.creds()), core), ALICE)
+
+
+def test_all_fields_that_criu_knows_pass(tmp_path: Path) -> None:
+    """And groups that are packed into one field."""
+    packed = forged.field(14, forged.varint(2005) + forged.varint(2000))
+    creds = forged.creds(groups=[]) + packed + b"".join(forged.field(n, 1) for n in range(15, 20))
+    image = forged.write(tmp_path / "image", forged.core(creds))
+    assert check(image, ALICE) == (2000, 2005)
+
+
+@pytest.mark.parametrize("missing", ["inventory.img", "pstree.img"])
+def test_without_inventory_or_process_tree_it_is_no_image(tmp_path: Path, missing: str) -> None:
+    image = forged.write(tmp_path / "image", forged.core(forged.creds()))
+    (image / missing).unlink()
+    with pytest.raises(Refused, match="inventory or process tree are missing"):
+        check(image, ALICE)
+    (image / missing).touch()
+    for other in ("files.img", "core-1001.img"):
+        (image / other).unlink()
+    with pytest.raises(Refused, match="the image has no task"):
+        check(image, ALICE)
+
+
+def test_more_than_256_mib_are_not_read(tmp_path: Path) -> None:
+    image = forged.write(tmp_path / "image", forged.core(forged.creds()))
+    os.truncate(image / "core-1001.img", (256 << 20) + 1)
+    with pytest.raises(Refused, match="more than 268435456"):
+        check(image, ALICE)
+
+
+FIELDS: dict[str, tuple[bytes, dict[int, list[int | bytes]]]] = {
+    "numbers of several bytes": (
+        forged.field(1, 127) + forged.field(1, 128) + forged.field(2, 1 << 14),
+        {1: [127, 128], 2: [1 << 14]},
+    ),
+    "ten bytes": (forged.varint(8) + b"\xff" * 9 + b"\x01", {1: [(1 << 64) - 1]}),
+    "eight and four": (
+        forged.varint(3 << 3 | 1) + b"12345678" + forged.varint(4 << 3 | 5) + b"1234",
+        {3: [b"12345678"], 4: [b"1234"]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "found"), FIELDS.values(), ids=FIELDS)
+def test_fields_of_all_kinds_are_read(data: bytes, found: dict[int, list[int | bytes]]) -> None:
+    assert images._fields(data) == found
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (forged.varint(8) + b"\xff" * 10, "has no end"),
+        (forged.varint(8) + b"\xff", "number that is cut off"),
+        (forged.varint(3 << 3 | 1) + b"1234567", "field that is cut off"),
+        (forged.varint(1 << 3 | 3), "unknown kind 3"),
+    ],
+)
+def test_fields_that_cannot_be_read_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        images._fields(data)
+
+
+def test_a_message_for_a_number_is_refused() -> None:
+    with pytest.raises(Refused, match="field 1 is no number"):
+        images._number({1: [b"x"]}, 1)
+    assert images._number({}, 1) == 0
+
+
+def test_no_image_is_shown_but_those_of_criu_and_dmtcp(tmp_path: Path) -> None:
+    image = tmp_path / "images" / "1"
+    image.mkdir(parents=True)
+    for name in ("ckpt_a.dmtcp", "core-1.img", "local.data"):
+        (image / name).touch(mode=0o640)
+    show(image)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in image.iterdir()}
+    assert modes == {"ckpt_a.dmtcp": 0o644, "core-1.img": 0o644, "local.data": 0o640}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -284,7 +285,7 @@ def test_requests_are_looked_for_as_often_as_configured(
 
     monkeypatch.setattr(run.session, "_serve", served)
     run.session.run()
-    gaps = [later - earlier for earlier, later in zip(looked, looked[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
     assert gaps == pytest.approx([every] * 3, abs=0.11)
     assert set(run.looks) == {min(poll, 0.5)}
 
@@ -416,10 +417,10 @@ def test_one_that_does_not_lets_it_go_on(run: Run) -> None:
 def test_a_held_job_has_its_image_already(run: Run) -> None:
     run.save(stop=True)
     assert run.save(stop=True) == ("the job is held already, image 1", 1)
-    with pytest.raises(Refused, match="^the job is held$"):
+    with pytest.raises(Refused, match=r"^the job is held$"):
         run.save()
     (run.store.path / "images" / "1").rename(run.store.path / "images" / "1.new")
-    with pytest.raises(Refused, match="^the job is held$"):
+    with pytest.raises(Refused, match=r"^the job is held$"):
         run.save(stop=True)
 
 

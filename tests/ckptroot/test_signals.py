@@ -7,8 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
+
+from slurm_elastic.ckptroot import signals
 
 PROGRAM = """
 import os, signal, subprocess, sys
@@ -88,3 +91,61 @@ if child == 0:
 
 def test_none_of_another_parent_is_passed_on() -> None:
     assert said(passed_on("SIGUSR1"), sudo=os.getpid()) == "[] False"
+
+
+# by a clock of the tests
+
+
+class Came:
+    """Signals that come one after the other, each ``apart`` seconds; ``waits`` says for how long
+    each was waited.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, apart: float, *numbers: int) -> None:
+        self.now, self.apart, self.waits = 1000.0, apart, list[float]()
+        self.numbers = list(numbers)
+        monkeypatch.setattr(signals, "block", lambda: None)
+        monkeypatch.setattr(signals.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(signals.signal, "sigtimedwait", self.take)
+
+    def take(self, _: object, timeout: float) -> SimpleNamespace | None:
+        self.waits.append(timeout)
+        self.now += self.apart
+        if not self.numbers:
+            return None
+        return SimpleNamespace(si_signo=self.numbers.pop(0), si_pid=SUDO)
+
+
+SUDO = 30
+
+
+def test_copies_are_waited_for_a_tenth_of_a_second_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many signals come."""
+    came = Came(monkeypatch, 0.06, *[int(signal.SIGUSR1)] * 4)
+    assert signals.Relay(SUDO).wait(5.0) == [signal.SIGUSR1]
+    assert came.waits == pytest.approx([5.0, 0.1, 0.04, 0.0, 0.0])
+
+
+def test_the_end_of_a_child_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    came = Came(monkeypatch, 0.0, int(signal.SIGCHLD))
+    assert signals.Relay(SUDO).wait(5.0) == []
+    assert came.waits == [5.0]
+
+
+def test_the_end_of_a_child_costs_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    Came(monkeypatch, 0.0, int(signal.SIGTERM), int(signal.SIGCHLD), int(signal.SIGHUP))
+    relay = signals.Relay(SUDO)
+    assert relay.wait(5.0) == [signal.SIGHUP, signal.SIGTERM]
+    assert relay.terminated
+
+
+def test_of_another_parent_a_signal_reaches_the_payload_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Came(monkeypatch, 0.0, int(signal.SIGTERM), int(signal.SIGCHLD))
+    relay = signals.Relay(SUDO + 1)
+    assert not relay.terminated
+    assert relay.wait(5.0) == []
+    assert relay.terminated
