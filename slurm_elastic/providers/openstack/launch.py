@@ -125,7 +125,6 @@ class Launch:
         while have < len(nodes) and ceiling > have + 1:
             whole = ceiling > len(nodes)
             size = len(nodes) - have if whole else (ceiling - have) // 2
-            size = min(size, ceiling - have - 1)
             batch = nodes[have : have + size]
             good, refusal = self._batch(start + have, batch)
             self.standing.update(good)

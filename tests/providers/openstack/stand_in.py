@@ -75,6 +75,7 @@ class World(Struct, kw_only=True):
     fault_text: str = NO_HOST
     visible_after: float = 0.0
     delete_conflicts: int = 0
+    delete_lags: bool = False
     images: list[dict[str, Any]] = field(default_factory=list)
     password_ends: str | None = None
     credential_ends: str | None = None
@@ -497,6 +498,9 @@ def _single(world: World, method: str, number: str) -> tuple[int, Any]:
         world.delete_conflicts -= 1
         words = f"Cannot 'delete' instance {number} while it is in task_state migrating"
         return 409, {"conflictingRequest": {"code": 409, "message": words}}
+    if world.delete_lags:
+        one["OS-EXT-STS:task_state"] = "deleting"
+        return 204, None
     del world.servers[number]
     world.deleted[number] = one | {"status": "DELETED", "metadata": {}}
     return 204, None

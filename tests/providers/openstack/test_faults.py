@@ -361,6 +361,25 @@ def test_what_found_no_host_says_nothing_of_a_later_call_for_fewer(
     assert bed.stand_in.calls(CREATE) == 2
 
 
+@pytest.mark.parametrize("placed", [True, False], ids=["had a host", "had none"])
+def test_machines_of_a_lost_answer_that_have_ended(bed: StackBed, placed: bool) -> None:
+    """They are over once they had a host; else a call for fewer may have been made as well."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.stand_in.fail(Kind.RESET_AFTER, CREATE, 1)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    with bed.stand_in.lock:
+        for number, one in bed.world.servers.items():
+            host = "h1" if placed else ""
+            bed.world.deleted[number] = one | {"status": "DELETED", "hostId": host}
+        bed.world.servers.clear()
+    expected = (CapacityError, "MachinesGone") if placed else (UnsettledError, "2 machine")
+    with pytest.raises(expected[0], match=expected[1]):
+        provider.launch(spec)
+    assert bed.stand_in.calls(CREATE) == 1
+
+
 def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) -> None:
     provider = bed.open()
     (machine,) = provider.launch(spec_for(bed, provider, 1))

@@ -65,6 +65,31 @@ class TestScheduler:
         assert {m.id for m in machines} == bed.alive()
         assert bed.stand_in.calls(CREATE) <= 2 * wanted.bit_length()
 
+    def test_it_is_tried_with_half_as_many_each_time(self, bed: StackBed) -> None:
+        bed.limit(3)
+        assert len(launch(bed, 16)) == 3
+        assert [order["max_count"] for order in bed.world.bodies] == [16, 8, 4, 2, 1]
+
+    def test_what_is_being_deleted_is_none_of_the_machines_of_the_next_call(
+        self, bed: StackBed
+    ) -> None:
+        """It has the same node, and nova lists it for a while, and the new one not yet."""
+        bed.limit(1)
+        bed.world.delete_lags = True
+        original = bed.stand_in.struck
+
+        def struck(request: str):
+            if request == CREATE and bed.stand_in.calls(CREATE) == 2:
+                bed.world.visible_after = 1.0
+            return original(request)
+
+        bed.stand_in.struck = struck  # type: ignore[method-assign]
+        try:
+            (machine,) = launch(bed, 2, schedule_wait=120.0)
+        finally:
+            bed.stand_in.struck = original  # type: ignore[method-assign]
+        assert bed.world.servers[machine.id]["status"] == "ACTIVE"
+
     def test_another_fault_is_not_tried_with_fewer(self, bed: StackBed) -> None:
         bed.limit(0)
         bed.world.fault_text = "Build of instance x aborted: the image is broken"
