@@ -63,6 +63,7 @@ def test_a_payer_is_an_account_and_a_user_and_each_may_have_a_budget() -> None:
         "account:physics": 9.0, "account:(none)": 1.0, "user:alice": 4.0, "user:bob": 6.0
     }  # fmt: skip
     assert scopes(payer("a/b", "alice")) == ("account:a/b", "user:alice")
+    assert (payer("physics", ""), payer("", "")) == ("physics", NONE)
 
 
 def test_of_two_budgets_the_one_that_keeps_a_job_longer_is_told() -> None:
@@ -123,6 +124,9 @@ def test_an_account_over_its_budget_is_told_with_figures_and_until_when() -> Non
     small = overdrawn("account:physics", Bounds(per_day=0.0002), Spent(day=0.000213), NOON)
     assert small is not None
     assert "$0.000213 of $0.000200 today" in small.reason
+    odd = overdrawn("account:physics", Bounds(per_day=0.125), Spent(day=0.125), NOON)
+    assert odd is not None
+    assert "$0.125000 of $0.125000 today" in odd.reason, "more than cents are told whole"
 
 
 def test_one_within_it_or_without_one_may_go_on() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from ledger_cases import T0, instance, offer, pool
 from msgspec.structs import replace
 
 from slurm_elastic.model_ledger import Launch, Machine
-from slurm_elastic.policies.boots import TimedOut, UnderWay, timed_out, under_way
+from slurm_elastic.policies.boots import (
+    TimedOut,
+    UnderWay,
+    given_up_after,
+    timed_out,
+    turn,
+    under_way,
+)
 
 POOL = pool()
 NODES = dict.fromkeys(POOL.nodes, POOL)
@@ -64,3 +72,21 @@ def test_overdue_nodes_may_be_narrowed_to_some() -> None:
     assert late.among(["pub2", "pub4"]) == TimedOut(
         cloud="aws", machines=(second,), doubtful=("pub2", "pub4")
     )
+
+
+@pytest.mark.parametrize(
+    ("resume_timeout", "after"),
+    [(10.0, 5.0), (20.0, 10.0), (60.0, 50.0), (100.0, 90.0), (200.0, 180.0), (600.0, 570.0)],
+)
+def test_a_tenth_of_resumetimeout_is_left_when_a_node_is_given_up(
+    resume_timeout: float, after: float
+) -> None:
+    """Of 10 s at least and 30 s at most, but no more than half."""
+    assert given_up_after(resume_timeout) == after
+
+
+def test_the_tightest_cap_is_told_and_without_one_any_number_may_boot() -> None:
+    caps = (("cloud:aws", 5), ("pool:burst", 3), ("pool:other", None))
+    assert turn(caps, {"cloud:aws": 1}) == (3, "pool burst boots 3 at a time")
+    assert turn(caps, {"cloud:aws": 4}) == (1, "cloud aws boots 5 at a time")
+    assert turn((), {})[0] > 10**6

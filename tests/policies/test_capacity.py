@@ -107,6 +107,7 @@ def test_steady_stream_keeps_one_machine_and_adds_one_at_a_time() -> None:
     assert grown(policy, Demand(now=NOW, queue=queue(6, 180), busy=1, running=1, booting=1)) == 0
     assert policy.surplus(Demand(now=NOW, queue=queue(2, 180), busy=3, idle=1)) == 3
     assert policy.surplus(Demand(now=NOW, queue=queue(3, 180), busy=3)) == 0
+    assert policy.surplus(Demand(now=NOW, idle=1)) == 0
 
 
 def test_bursts_of_the_paper_boot_six_machines_for_twenty_jobs() -> None:
@@ -121,6 +122,7 @@ def test_a_parallel_job_is_not_left_waiting_for_machines_that_never_come() -> No
     for policy in (OnDemand(), SteadyStream(), Bursts(), GroupBursts(), Ratio()):
         assert grown(policy, Demand(now=NOW, queue=wide, idle=3)) == 5
         assert grown(policy, Demand(now=NOW, queue=wide, idle=3, booting=5)) == 0
+        assert grown(policy, Demand(now=NOW, queue=wide, idle=7)) == 1
 
 
 def test_group_bursts_boot_a_group_for_each_job() -> None:
@@ -132,6 +134,7 @@ def test_ratio_grows_from_none_and_until_as_many_run_as_wait() -> None:
     assert grown(Ratio(slots=2), Demand(now=NOW, queue=queue(9, 60))) == 5
     assert grown(Ratio(slots=2), Demand(now=NOW, queue=queue(9, 60), running=4, busy=2)) == 3
     assert grown(Ratio(slots=2), Demand(now=NOW, queue=queue(4, 60), running=4, busy=2)) == 0
+    assert grown(Ratio(), Demand(now=NOW, queue=queue(5, 60), running=4, busy=4)) == 1
 
 
 def test_semi_elastic_grows_for_a_head_larger_than_all_machines() -> None:
@@ -151,6 +154,11 @@ def test_semi_elastic_holds_a_burst_until_the_wait_limit() -> None:
 def test_sizes_of_a_burst(size: Size, nodes: int) -> None:
     jobs = (Waiting(2, 600, 0), Waiting(1, 600, 0), Waiting(4, 7200, 0), Waiting(8, 7200, 0))
     assert SemiElastic(size=size).wanted(jobs) == nodes
+
+
+def test_a_job_of_just_the_short_limit_counts_as_short() -> None:
+    jobs = (Waiting(2, 3600, 0), Waiting(4, 3600, 0), Waiting(8, 3601, 0))
+    assert SemiElastic(short=3600).wanted(jobs) == 10
 
 
 @given(st.lists(jobs, min_size=1, max_size=8))
@@ -199,6 +207,85 @@ def test_bounds_only_ever_lower_a_growth(
     assert left.machines == 0 or demand.booting + left.machines <= booting
     assert left.machines == 0 or demand.up + left.machines <= most
     assert left.reason.startswith("why")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "left", "words"),
+    [
+        (Bounds(), 10, "why"),
+        (Bounds(booting=12, machines=15), 10, "why"),
+        (Bounds(booting=11), 9, "why; at most 11 machines boot at a time"),
+        (Bounds(booting=1), 0, "why; at most 1 machines boot at a time"),
+        (Bounds(machines=14), 9, "why; at most 14 machines"),
+        (Bounds(machines=4), 0, "why; at most 4 machines"),
+        (Bounds(booting=5, machines=7), 2, "why; at most 7 machines"),
+    ],
+)
+def test_a_growth_goes_up_to_its_bounds_and_says_which_one_holds_it(
+    bounds: Bounds, left: int, words: str
+) -> None:
+    """Of five machines that are there two boot, and ten more are wanted."""
+    demand = Demand(now=NOW, idle=1, busy=2, booting=2)
+    assert bounded(Growth(10, "why"), demand, bounds, Spent()) == Growth(left, words)
+
+
+def test_a_window_of_one_day_is_open_from_its_begin_to_before_its_end() -> None:
+    day = Window(8 * 3600, 17 * 3600)
+    times = [8 * 3600 - 1, 8 * 3600, 12 * 3600, 17 * 3600 - 1, 17 * 3600]
+    assert [day.open(86400 * 9 + at) for at in times] == [False, True, True, True, False]
+    night = Window(20 * 3600, 6 * 3600)
+    times = [6 * 3600 - 1, 6 * 3600, 20 * 3600 - 1, 20 * 3600, 86400 - 1]
+    assert [night.open(86400 * 9 + at) for at in times] == [True, False, False, True, True]
+    assert not any(Window(3600, 3600).open(at) for at in (0, 3599, 3600, 3601))
+
+
+def test_why_a_policy_grows_is_told_with_its_figures() -> None:
+    six = queue(6, 180)
+    told = [
+        policy.grow(demand)
+        for policy, demand in (
+            (OnDemand(), asked(queue(3, 100, nodes=2))),
+            (SteadyStream(), Demand(now=NOW)),
+            (SteadyStream(waste=180), Demand(now=NOW, queue=six, busy=1, running=1)),
+            (Bursts(waste=180), asked(queue(20, 120))),
+            (GroupBursts(group=2), asked(six, running=1)),
+            (Ratio(), Demand(now=NOW, queue=six, running=4, busy=1)),
+            (OnDemand(), Demand(now=NOW, queue=queue(1, 60, nodes=8), idle=3)),
+            (
+                SemiElastic(),
+                Demand(now=NOW, queue=queue(1, 60, nodes=8), busy=5, idle=1, booting=1),
+            ),
+            (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), busy=5)),
+            (SemiElastic(), Demand(now=NOW, queue=queue(1, 60), busy=1, head_start=NOW + 291)),
+        )
+    ]
+    assert told == [
+        (6, "3 new jobs wait for 6 nodes"),
+        (1, "one machine is always kept"),
+        (1, "1080 s of work wait, over 900 s"),
+        (6, "2400 s of new work, 360 s a machine"),
+        (12, "6 new jobs, 2 machines each"),
+        (2, "6 jobs wait, 4 run"),
+        (5, "nothing runs, and the head needs more"),
+        (6, "the head needs 8 nodes, 7 are there"),
+        (2, "the head would never start"),
+        (1, "the head would have waited 301 s, over 300 s"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "demand"),
+    [
+        (OnDemand(), asked(queue(1, 60, nodes=2), idle=2)),
+        (GroupBursts(), asked(queue(1, 60), idle=2)),
+        (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), idle=2)),
+        (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), busy=2, head_start=NOW)),
+    ],
+)
+def test_nothing_is_grown_where_all_that_is_needed_is_there(
+    policy: AnyGrowth, demand: Demand
+) -> None:
+    assert policy.grow(demand) is None
 
 
 def test_a_spent_budget_stops_new_machines_and_says_so() -> None:

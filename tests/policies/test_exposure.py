@@ -26,6 +26,23 @@ def test_a_run_far_longer_than_machines_last_ends_with_checkpoints_only() -> Non
 def test_daly_s_figure_for_a_day_on_machines_that_last_a_day() -> None:
     plain = without_saves(24 * HOUR, 24 * HOUR, 1)
     assert plain == pytest.approx((24 * HOUR + RESTART) * (2.718281828 - 1))
+    assert RESTART == 120, "Slurm's own delay of a requeued job"
+
+
+def test_each_machine_more_shortens_the_time_to_an_interruption() -> None:
+    """Of two machines that last two days each, one is taken each day."""
+    day = 24 * HOUR
+    assert without_saves(day, 2 * day, 2) == pytest.approx(without_saves(day, day, 1))
+    assert with_saves(day, 2 * day, 2, 60.0) == pytest.approx(with_saves(day, day, 1, 60.0))
+
+
+def test_a_run_up_to_fifty_times_as_long_as_machines_last_may_end() -> None:
+    assert without_saves(50 * HOUR, HOUR, 1) is not None
+    assert without_saves(50 * HOUR + 1, HOUR, 1) is None
+    # A save of more than two such times has one of them as its interval.
+    assert with_saves(51 * HOUR, HOUR, 1, 49 * HOUR) is not None
+    assert with_saves(51 * HOUR, HOUR, 1, 49 * HOUR + 1) is None
+    assert with_saves(50 * HOUR, HOUR, 1, 49 * HOUR + 1) == without_saves(50 * HOUR, HOUR, 1)
 
 
 @given(

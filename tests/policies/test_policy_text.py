@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,11 @@ PARSE = {
     "checkpoint": checkpoint.parse,
     "growth": capacity.parse_growth,
     "release": release.parse_release,
+}
+KNOWN = {
+    "checkpoint": ("hour", "threshold", "threshold_static", "daly", "on_notice"),
+    "growth": ("bursts", "group_bursts", "steady_stream", "ratio", "semi_elastic"),
+    "release": ("idle", "delayed"),
 }
 WRONG = [
     ("checkpoint", "hour(margin=abc)", "hour: margin is 'abc', expected seconds of 0 or more"),
@@ -35,6 +41,34 @@ WRONG = [
     ("release", "idle(-3)", "idle: seconds is -3, expected whole seconds of 0 or more"),
     ("release", "delayed(before_end=0)", "delayed: before_end is 0, expected whole seconds over 0"),
 ]  # fmt: skip
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+TOLD = [
+    (family, name, f"{name}({values})")
+    for page, family in (
+        ("policies", "growth"),
+        ("policies", "release"),
+        ("checkpointing", "checkpoint"),
+    )
+    for name, values in re.findall(
+        r"^\| `(\w+)\(([^)]*\d[^)]*)\)` ", (DOCS / f"{page}.md").read_text("utf-8"), re.MULTILINE
+    )
+    if name in KNOWN[family]
+]
+"""The tables of policies, which tell what each takes where nothing is said."""
+
+
+def test_every_family_is_told_of() -> None:
+    assert {name for _, name, _ in TOLD} >= {
+        "bursts", "group_bursts", "steady_stream", "ratio", "semi_elastic", "idle", "delayed",
+        "hour", "threshold", "threshold_static",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "text"), TOLD)
+def test_the_documented_values_are_those_that_are_taken(family: str, name: str, text: str) -> None:
+    assert PARSE[family](text) == PARSE[family](name)
 
 
 @pytest.mark.parametrize(("family", "text", "said"), WRONG)
