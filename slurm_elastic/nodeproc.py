@@ -287,7 +287,10 @@ def _is_root_of(seen: _Seen, directory: str) -> bool:
 
 
 def _marked(pid: int, directory: str) -> bool:
-    return f"{MARKER}={directory}".encode() in _environment(pid) and _trusted(pid)
+    """A user's process is not asked: its environment is its memory, which may be of a file that a
+    file system never gives.
+    """
+    return _trusted(pid) and f"{MARKER}={directory}".encode() in _environment(pid)
 
 
 def _environment(pid: int) -> list[bytes]:

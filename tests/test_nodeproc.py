@@ -198,3 +198,11 @@ def test_signalling_what_is_gone_is_no_error():
     assert nodeproc.wait_gone([child], 10)
     nodeproc.send(child, signal.SIGTERM)
     nodeproc.stop(child)
+
+
+def test_the_memory_of_a_users_process_is_not_asked_for(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(nodeproc, "_trusted", lambda pid: pid == 1)
+    monkeypatch.setattr(nodeproc, "_environment", lambda pid: asked.append(pid) or [])
+    assert not any(nodeproc._marked(pid, "/machine") for pid in (1, 2))
+    assert asked == [1]

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -31,11 +32,14 @@ MARGIN = 0.5
 """Seconds before the deadline at which the node is to have answered."""
 RELEASE_PATIENCE = 120.0
 """Seconds that a held job may need to go on where it was stopped."""
+ANSWER = 30.0
+"""Seconds for a look at the shared directory."""
 VERIFY_LEAST = 120.0
 VERIFY_RATE = 16 << 20
 """Seconds for any image, and bytes a second besides, in which it is to be verified: 21 minutes for
 20 GiB. A directory that is slower than that is none to restore from before a deadline either.
 """
+T = TypeVar("T")
 _STANDING = ("running", "held")
 _MOST = 4 << 20
 _BLOCK = 1 << 20
@@ -220,9 +224,15 @@ class LaunchedCheckpointer:
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}") from error
 
+    def _look(self, look: Callable[[], T]) -> T:
+        """The result; an OSError where no answer comes. Whoever waits for a directory that hangs
+        keeps the saves of other methods waiting.
+        """
+        return self._in_time.do("", look, ANSWER)
+
     def _removed(self, job: int) -> bool:
         try:
-            content = _read(self._directory / str(job) / "request")
+            content = self._look(lambda: _read(self._directory / str(job) / "request"))
             return msgspec.json.decode(content, type=_Request).verb == "remove"
         except (OSError, msgspec.DecodeError):
             return False
@@ -230,16 +240,16 @@ class LaunchedCheckpointer:
     def _status(self, job: int) -> _Status | None:
         path = self._directory / str(job) / "status.json"
         try:
-            return msgspec.json.decode(_read(path), type=_Status)
+            return msgspec.json.decode(self._look(lambda: _read(path)), type=_Status)
         except (OSError, msgspec.DecodeError):
             return None
 
     def _files(self, image: Image) -> dict[str, tuple[int, str]]:
         path = Path(image.path) / "manifest.json"
         try:
-            return msgspec.json.decode(_read(path), type=_Manifest).files
+            return msgspec.json.decode(self._look(lambda: _read(path)), type=_Manifest).files
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from error
+            raise CheckpointError(f"{path}: {error.strerror or error}") from error
         except msgspec.DecodeError as error:
             raise CheckpointError(f"{path}: {error}") from error
 
@@ -260,11 +270,8 @@ class LaunchedCheckpointer:
 
     def _whole(self, image: Image) -> bool:
         try:
-            files = self._files(image)
-            return all(
-                (Path(image.path) / name).lstat().st_size == size
-                for name, (size, _) in files.items()
-            )
+            sizes = {Path(image.path) / n: size for n, (size, _) in self._files(image).items()}
+            return self._look(lambda: all(p.lstat().st_size == n for p, n in sizes.items()))
         except (CheckpointError, OSError):
             return False
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from needs import ROOT_PART
+from patience import eventually
 
 from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, LaunchedCheckpointer
@@ -107,6 +108,23 @@ def test_a_shared_directory_that_hangs_does_not_hold_who_verifies(
     with pytest.raises(CheckpointError, match="cannot be verified within 0 s: no answer"):
         bed.checkpointer.verify(image)
     answered.set()
+
+
+def test_a_shared_directory_that_hangs_is_one_without_images_and_jobs(
+    bed: NodeBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bed.run()
+    save(bed, run)
+    answered = threading.Event()
+    with monkeypatch.context() as hanging:
+        hanging.setattr(node_helper_client, "ANSWER", 0.2)
+        hanging.setattr(node_helper_client, "_open", lambda _: answered.wait() and -1)
+        assert bed.checkpointer.images(run) == ()
+        for _ in range(10):
+            with pytest.raises(CheckpointError, match="not under the launcher"):
+                save(bed, run)
+    answered.set()
+    assert eventually(lambda: len(bed.checkpointer.images(run)) == 1)
 
 
 def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
