@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sqlite3
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.controller.daemon import OWN, Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.heartbeat import DAEMON
-from tests.controller.world import World
+from slurm_elastic.heartbeat import DAEMON, read_mark
+from slurm_elastic.testing.in_memory import Inline, Silent
+from tests.controller.world import T0, World
 
 DEAD = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
 
@@ -116,6 +120,186 @@ def test_one_request_over_two_clouds_is_served_by_both(world: World) -> None:
     world.advance(30)
     assert sorted(i.node for i in world.alive()) == ["op1", "pub1"]
     assert world.spool.count() == 0
+
+
+def served_at(
+    world: World, monkeypatch: pytest.MonkeyPatch, answer: object, until: float
+) -> list[float]:
+    """When a request was handed out, in seconds after it came; ``answer``: what came of it."""
+    times: list[float] = []
+    began = world.now
+
+    def serve(*_: object, **__: object) -> bool:
+        times.append(world.now - began)
+        if isinstance(answer, Exception):
+            raise answer
+        return bool(answer)
+
+    assert world.daemon is not None
+    monkeypatch.setattr(world.daemon, "_serve", serve)
+    world.program("resume", ["pub1"], {}, received=world.now)
+    while world.now - began <= until:
+        world.tick()
+        world.now += 0.5
+    return times
+
+
+@pytest.mark.parametrize(
+    ("answer", "times", "left"),
+    [
+        (DEAD, [0.0, 1.5, 4.0, 8.5, 17.0, 33.5, 64.0, 94.5], 1),
+        (sqlite3.OperationalError("locked"), [0.0, 1.5, 4.0, 8.5, 17.0, 33.5, 64.0, 94.5], 1),
+        (KeyError("bug"), [0.0, 1.5, 4.0], 0),
+        (TransientError("pub", "Busy", "x"), [0.0, 1.5, 4.0], 0),
+        (True, [0.0, 5.5, 11.0, 16.5], 1),
+        (False, [0.0], 0),
+    ],
+    ids=["slurm", "ledger", "bug", "cloud", "waits", "done"],
+)
+def test_when_a_request_is_served_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, answer: object, times: list[float], left: int
+) -> None:
+    """One, two, four and so on to thirty seconds after it failed, which the next tick (half a
+    second later) sees; five after it began to wait for its turn.
+    """
+    until = 20.0 if answer is True else 100.0
+    assert served_at(world, monkeypatch, answer, until) == times
+    assert world.spool.count() == left
+
+
+def test_it_beats_every_five_seconds(world: World) -> None:
+    beats: set[float] = set()
+    for _ in range(33):
+        world.tick()
+        beat = world.ledger.heartbeat(DAEMON)
+        assert beat is not None
+        assert beat[1] == os.getpid()
+        beats.add(beat[0] - T0)
+        world.now += 0.5
+    assert sorted(beats) == [0.0, 5.0, 10.0, 15.0]
+    mark = read_mark(world.dir)
+    assert mark is not None
+    assert (mark.at, mark.pid) == (T0 + 15, os.getpid())
+
+
+def test_what_is_older_than_thirty_days_is_forgotten_once_an_hour(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[tuple[float, float]] = []
+    compacted: list[float] = []
+    monkeypatch.setattr(world.ledger, "prune", lambda to: pruned.append((world.now - T0, to)))
+    monkeypatch.setattr(world.ledger, "compact", compacted.append)
+    for _ in range(150):
+        world.tick()
+        world.now += 60
+    assert [at for at, _ in pruned] == [0, 3600, 7200]
+    assert [at + T0 - to for at, to in pruned] == [30 * 86400.0] * 3
+    assert len(compacted) == 3
+
+
+def test_a_state_directory_that_fails_again_is_told_of_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(world.ledger, "beat", full)
+            world.advance(30)
+        world.advance(30)
+    assert caplog.text.count("state directory cannot be used") == 2
+
+
+class Loop:
+    """A wake socket that tells what the test says, and ends the daemon then."""
+
+    def __init__(self, stop: threading.Event, *events: bytes) -> None:
+        self.stop, self.events, self.waits = stop, events, []  # type: ignore[var-annotated]
+
+    def wait(self, seconds: float) -> list[bytes]:
+        self.waits.append(seconds)
+        self.stop.set()
+        return list(self.events)
+
+    def ring(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("events", "ended"), [((b'{"event": "resume"}',), 0), ((b"x", b'{"event": "job-end"}'), 1)]
+)
+def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
+    world: World, events: tuple[bytes, ...], ended: int
+) -> None:
+    closed: list[str] = []
+
+    class Worker(Inline):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            assert wait
+            assert cancel_futures
+            closed.append(self.name)
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.looks = PeriodicTask(world.site, Worker("x"), lambda: None, name, period=1.0)
+            self.ticks = 0
+
+        def tick(self) -> None:
+            self.ticks += 1
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    jobs: list[int] = []
+    stop, keys, tunnels = threading.Event(), Part("keys"), Part("tunnels")
+    wake = Loop(stop, *events)
+    daemon = Daemon(
+        world.site, world.spool, wake, lambda: jobs.append(1), Worker,  # type: ignore[arg-type]
+        keys, lambda *_: tunnels,  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
+    daemon.run(stop)
+    assert len(jobs) == ended
+    assert keys.ticks == 1
+    assert tunnels.looks._running is not None, "it is looked at with the others"
+    assert closed[-2:] == ["keys", "tunnels"]
+    assert set(closed[:-2]) == {*OWN, "onp", "pub"}
+    assert closed[: len(OWN)] == list(OWN), "what hands out work ends first"
+    assert wake.waits == [1.0]
+    assert daemon._teller._queue.get_nowait() is None
+
+
+def test_it_looks_more_often_while_something_has_to_settle(world: World) -> None:
+    stop = threading.Event()
+    wake = Loop(stop)
+    daemon = Daemon(world.site, world.spool, wake, lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+    world.slurm.set_job(7, "CONFIGURING", nodes=("pub1",))
+    world.site.requeues.expect(world.slurm.queue()[7], world.now, ["pub1"])
+    daemon.run(stop)
+    assert wake.waits == [0.3]
+
+
+def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
+    begun: dict[str, list[Future[bool]]] = {}
+
+    class Slow(Inline):
+        def __init__(self, name: str) -> None:
+            self.rounds = begun.setdefault(name, [])
+
+        def submit(self, *_: object, **__: object) -> Future[bool]:  # type: ignore[override]
+            self.rounds.append(Future())
+            return self.rounds[-1]
+
+    daemon = Daemon(world.site, world.spool, Silent(), lambda: None, Slow)  # type: ignore[arg-type]
+    for _ in range(3):
+        daemon.tick()
+        world.now += world.config.timings.reconcile - 1
+        daemon.tick()
+        world.now += 1
+    assert len(begun["pub"]) == len(begun["onp"]) == 1
+    begun["pub"][0].set_result(True)
+    daemon.tick()
+    assert (len(begun["pub"]), len(begun["onp"])) == (2, 1)
 
 
 def test_it_beats(world: World) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from ckpt_cases import rescue_of
 from msgspec.structs import replace
-from patience import eventually
+from patience import eventually, patience
 
 from slurm_elastic.ckptstate import FILE, CheckpointState, Step
 from slurm_elastic.config import configfile
@@ -26,11 +28,15 @@ from slurm_elastic.controller.telling import (
     Teller,
     all_occasions,
     document,
+    of_breakers,
     of_budget,
     of_health,
+    of_moves,
+    of_rate,
+    ways,
 )
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import BREAKER, Exclusion, Limits
+from slurm_elastic.model import BREAKER, Exclusion, Limits, Usage
 from slurm_elastic.model_ledger import Health
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.leaked_instances import CODE as STRAY
@@ -243,6 +249,141 @@ def test_of_a_clouds_health_refused_credentials_and_paid_machines_are_told(
 ) -> None:
     found = of_health([Health(name="pub", checked=5.0, error=error, code=code)])
     assert [one.event for one in found] == ([event] if event else [])
+
+
+def handed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, **notify: Any
+) -> tuple[Teller, list[str]]:
+    """A teller that delivers nothing, and what it would have."""
+    made, keys = teller(world, **notify), []
+    monkeypatch.setattr(made, "_hand_over", lambda one: keys.append(one.key))
+    return made, keys
+
+
+def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(25):
+        paused(world, f"p{number}")
+        world.ledger.exclude(
+            Exclusion(kind=BREAKER, scope=f"p{number}", until=world.now + 1e6, count=3)
+        )
+    made, keys = handed_over(world, monkeypatch)
+    made.look()
+    assert len(keys) == len(set(keys)) == 20
+    world.now += 3599
+    made.look()
+    assert len(keys) == 20
+    world.now += 2
+    made.look()
+    assert len(keys) == len(set(keys)) == 25
+
+
+def test_only_what_the_site_asks_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused(world)
+    world.ledger.report_health(Health(name="pub", checked=world.now, error="no", code="auth"))
+    made, keys = handed_over(world, monkeypatch, events=(Event.CREDENTIALS,))
+    made.look()
+    assert keys == ["credentials/pub"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "cap", "told"),
+    [(0.79, 1.0, False), (0.8, 1.0, True), (0.0, 0.0, False), (5.0, None, False)],
+)
+def test_a_rate_is_told_from_80_percent_of_a_cap_on(
+    world: World, rate: float, cap: float | None, told: bool
+) -> None:
+    config = replace(world.config, limits=Limits(dollars_per_hour=cap))
+    found = list(of_rate(config, Usage(dollars_per_hour={"": rate, "cloud:pub": 0.2})))
+    both = {one.key: one.text for one in found}
+    assert both.pop("rate/cloud:pub") == (
+        "cloud pub: machines may cost $0.20 an hour, the cap is $0.25"
+    )
+    assert both.keys() == ({"rate/cluster"} if told else set())
+
+
+def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -> None:
+    now = world.now
+    rests = Exclusion(kind=BREAKER, scope="a", until=now, cause="x", count=3)
+    assert list(of_breakers([rests], now)) == []
+    ((one),) = of_breakers([replace(rests, until=now + 1)], now)
+    assert one.values == {"pool": "a", "failures": 3.0, "until": now + 1}
+    fine = [Health(name="pub", checked=now, code="auth"), Health(name="x", checked=now, code=STRAY)]
+    assert list(of_health(fine)) == []
+    other = Health(name="pub", checked=now, error="away", code="unreadable")
+    assert list(of_health([other])) == []
+    move = rescue_of(42, 1000)
+    lost = replace(move, step=Step.BACK, image=None)
+    assert [o.key for o in of_moves([lost])] == [f"lost/42/{move.run.attempt}"]
+    assert list(of_moves([replace(lost, step=Step.WAITING)])) == []
+
+
+@pytest.mark.parametrize(
+    ("spent", "told"),
+    [
+        (Spent(day=8.0), "x: $8.00 of $10.00 of this day's budget is spent"),
+        (
+            Spent(day=10.0),
+            "x: $10.00 of $10.00 of this day's budget is spent; no new machine is started for it",
+        ),
+    ],
+)
+def test_a_spent_budget_says_what_that_means(spent: Spent, told: str) -> None:
+    (one,) = of_budget("x", Budget(per_day=10.0), spent)
+    assert one.text == told
+    assert one.values == {"scope": "x", "period": "day", "spent": spent.day, "budget": 10.0}
+
+
+def test_a_program_gets_thirty_seconds_a_clean_environment_and_no_terminal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[tuple[list[str], dict[str, Any]]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: runs.append((command, how)))
+    config = replace(
+        world.config,
+        slurm=replace(world.config.slurm, conf="/nonexistent/slurm.conf"),
+        notify=Notify(command=("/bin/hook", "x"), mail=("a@example.org",)),
+    )
+    one = Occasion(event=Event.PAUSED, key="k", text="nul \0 inside", values={"pool": "burst"})
+    for _, send in ways(config):
+        send(one)
+    (mail, as_mail), (hook, as_hook) = runs
+    assert mail == ["/usr/bin/mail", "-s", "slurm-elastic alps: paused", "a@example.org"]
+    assert hook == ["/bin/hook", "x"]
+    assert as_hook["env"] == {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8",
+        "SLURM_ELASTIC_CLUSTER": "alps", "SLURM_ELASTIC_EVENT": "paused",
+        "SLURM_ELASTIC_TEXT": "nul  inside", "SLURM_ELASTIC_POOL": "burst",
+    }  # fmt: skip
+    for how in (as_mail, as_hook):
+        assert (how["timeout"], how["cwd"], how["check"]) == (30.0, "/", True)
+        assert how["stdout"] == subprocess.DEVNULL
+
+
+def test_what_was_told_and_what_was_not_is_in_the_log(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = program(tmp_path, "hook")
+    made = teller(world, command=(str(run),), mail=("a@example.org",), mail_program="/nonexistent")
+    paused(world)
+    made.look()
+    told = "told way=command event=paused text=pool burst is paused: never up"
+    eventually(lambda: told in caplog.text)
+    assert "not told way=mail event=paused error=" in caplog.text
+    made.close()
+    assert made._thread is not None
+    made._thread.join(patience(60))
+    assert not made._thread.is_alive()
+
+
+def test_one_that_is_closed_while_many_wait_does_not_wait_for_them(world: World) -> None:
+    made = teller(world)
+    for number in range(WAITING):
+        made._hand_over(Occasion(event=Event.PAUSED, key=f"{number}", text="x"))
+    made.close()
+    assert made._queue.qsize() == WAITING == 100
 
 
 def test_nobody_is_told_where_nobody_is_named(world: World) -> None:
