@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,18 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller import holds
+from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import POLICY, Limits, Location, Market
+from slurm_elastic.model_ledger import Aside
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.scaling import GroupSnapshot, ScalingPlan
+from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
+from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
 
 
@@ -351,6 +356,74 @@ def test_policies_that_leave_the_configuration_let_go_of_their_nodes(
     world.advance(30)
     assert drained(world) == []
     assert world.ledger.holds() == ()
+
+
+def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    aside = Aside(job=7, account="physics", partitions=("pub",), begin=0.0, until=0.0)
+    world.ledger.set_aside([aside])
+    world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
+    made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
+    with monkeypatch.context() as patched:
+        patched.setattr(world.ledger, "let_back", lambda _: None)
+        made.looks.tick()
+    assert made.looks._next < math.inf
+    world.now += 3600
+    made.looks.tick()
+    assert world.ledger.asides() == ()
+    assert made.looks._next == math.inf
+
+
+def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., World]) -> None:
+    world = make(growth="on_demand")
+    made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
+    queue = [PendingJob(number, 1, 60, 0) for number in range(150)]
+
+    def heard() -> list[int]:
+        made._tell_jobs("burst", queue, "none is free", anew=False)
+        return [len(world.ledger.decisions(f"job:{n}")) for n in (0, 99, 100, 149)]
+
+    assert heard() == [1, 1, 0, 0]
+    assert heard() == heard() == [1, 1, 1, 1]
+    made._tell_jobs("burst", queue[:1], "one starts", anew=True)
+    assert len(world.ledger.decisions("job:0")) == 2
+    made._tell_jobs("other", queue[:1], "", anew=True)
+    assert len(world.ledger.decisions("job:0")) == 2, "there is nothing to say"
+
+
+def test_what_is_decided_is_in_the_log(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.advance(20)
+    submit(world, 1)
+    world.advance(30)
+    assert "policy group=burst nodes=pub1 reason=1 more in pool burst: " in caplog.text
+    kinds = [d.kind for d in world.ledger.decisions("pub2")]
+    assert kinds.count("held-back") == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "idle", "queue"), [(29, 0, 0), (30, 1, 1)], ids=["about to start", "not for it"]
+)
+def test_for_half_a_minute_a_job_and_an_idle_machine_are_for_each_other(
+    make: Callable[..., World], seconds: int, idle: int, queue: int
+) -> None:
+    world = make(growth="on_demand")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    world.slurm.finish(1)
+    view = observe(world.site)
+    node = replace(view.nodes["pub1"], last_busy=float(view.at), boot_time=0.0)
+    waits = SlurmJob(
+        id=3, states=frozenset({"PENDING"}), partitions=("pub",), submit=view.at, cpus=1
+    )
+    later = replace(view, at=view.at + seconds, jobs=(waits,), nodes={**view.nodes, "pub1": node})
+    (group,) = pool_groups(world.site, later, {"burst": CoveredJobs()})
+    assert (len(group.now.pools[0].idle), len(group.now.queue)) == (idle, queue)
 
 
 def test_semi_elastic_holds_a_burst_until_the_wait_limit(make: Callable[..., World]) -> None:

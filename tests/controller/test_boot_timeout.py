@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.config import Timings
+from slurm_elastic.controller.boots import _job_peers
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.model import Instance
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import BOOT, ONP, PUB, World
@@ -249,3 +251,14 @@ def test_where_slurm_was_first_its_jobs_are_hurried_all_the_same(world: World) -
     assert world.alive("onp") == []
     assert "boot-failed" in world.kinds("job:1")
     assert [c.scope for c in world.ledger.cool_downs(world.now)] == [REST]
+
+
+def test_of_a_job_that_waits_for_a_late_node_the_others_that_power_up_are_its_peers(
+    world: World,
+) -> None:
+    for name in ("op2", "pub1", "pub2"):
+        world.slurm.set_node(name, "ALLOCATED", "CLOUD", "POWERING_UP")
+    world.slurm.set_node("pub3", "IDLE", "CLOUD")
+    job = SlurmJob(id=1, states=frozenset({"CONFIGURING"}), nodes=(*ONP, *PUB, "no-pools"))
+    assert _job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
+    assert _job_peers(world.site, [job], job.nodes) == ()

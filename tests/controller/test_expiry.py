@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -59,13 +60,32 @@ def test_it_is_told_from_a_day_before_and_no_more_once_they_are_renewed(world: W
 
 
 @pytest.mark.parametrize("error", [TransientError("pub", "Busy", "later"), ValueError("nonsense")])
-def test_a_cloud_that_does_not_answer_keeps_what_it_said(world: World, error: Exception) -> None:
+def test_a_cloud_that_does_not_answer_keeps_what_it_said(
+    world: World, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    caplog.set_level(logging.INFO)
     provider = Ending(world.now - 60)
     looked(world, provider)
     provider.error = error
     looked(world, provider)
     ((_, text),) = told(world)
     assert "ended" in text
+    (line,) = [
+        r for r in caplog.records if "credentials' end is not known cloud=pub" in r.msg % r.args
+    ]
+    assert line.levelname == ("INFO" if isinstance(error, TransientError) else "ERROR")
+
+
+def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(world: World) -> None:
+    class Silent:
+        """Whose credentials have no end, as far as it can tell."""
+
+    failing = Ending(None)
+    failing.error = TransientError("b", "Busy", "later")
+    others = {"a": Silent(), "b": failing, "c": Ending(None), "pub": Ending(world.now + 60)}
+    site = world.site
+    CredentialsEnd(type(site)(**{**vars(site), "providers": others}), Inline()).look()
+    assert [h.name for h in world.ledger.health()] == ["credentials of pub"]
 
 
 def test_status_names_them_as_a_problem(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.controller.deferred import PATIENCE, bar, keep_out
+from slurm_elastic.controller.deferred import PATIENCE, bar, keep_out, too_large
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -121,6 +122,63 @@ def test_a_job_that_slurm_does_not_have_changed_is_told_of_and_left(
     assert "job not changed job=1 error=" in caplog.text
     assert site.oversized == {}
     assert "never" not in small.kinds("job:1")
+
+
+def test_who_never_fits_or_is_not_moved_is_in_the_log(
+    small: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Requested node configuration is not available")
+
+    caplog.set_level(logging.INFO)
+    small.slurm.submit(1, MANY, 4, partitions=ALL)
+    job = small.slurm.queue()[1]
+    small.slurm._jobs[1] = replace(job, states=frozenset({"PENDING"}), nodes=())
+    small.slurm.change_pending = refuse  # type: ignore[method-assign]
+    site = small.daemon._site
+    bar(site, 1, "pub", "too large", "r1")
+    keep_out(site)
+    assert "not moved job=1 partitions=static error=scontrol" in caplog.text
+    assert "never fits job=1 reason=too large" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("most", "jobs", "told"),
+    [
+        (4, {1: MANY[:4]}, {}),
+        (3, {1: MANY[:4], 2: MANY[4:6]}, {1: 3}),
+        (1, {1: MANY[:2], 2: MANY[2:3]}, {1: 1}),
+    ],
+)
+def test_a_job_is_too_large_from_one_node_more_than_could_ever_be_had(
+    tmp_path: Path, most: int, jobs: dict[int, Sequence[str]], told: dict[int, int]
+) -> None:
+    world = build(tmp_path, max_nodes=most)
+    found = too_large(world.site, "pub", jobs, jobs)
+    assert {job: f"{left} at most" in found[job] for job, left in told.items()} == dict.fromkeys(
+        told, True
+    )
+    assert found.keys() == told.keys()
+    world.close()
+
+
+def test_where_nothing_can_be_had_at_all_or_is_not_known_no_job_is_too_large(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = build(tmp_path, max_nodes=3)
+    jobs = {1: MANY[:4]}
+    told: list[Sequence[Offer]] = [()]
+
+    def offers(_pool: Pool) -> Sequence[Offer]:
+        return told.pop()
+
+    world.clouds["pub"].offers = offers  # type: ignore[method-assign]
+    assert too_large(world.site, "pub", jobs, jobs) == {}
+    assert "not asked how much" not in caplog.text
+    assert too_large(world.site, "pub", jobs, jobs) == {}, "it fails"
+    assert "not asked how much there is pool=many error=IndexError" in caplog.text
+    world.close()
 
 
 def test_an_administrators_hold_stays_one(small: World) -> None:

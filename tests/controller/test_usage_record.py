@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledger_cases import instance, offer
+from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.controller import usage_record
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import spec_of
@@ -102,6 +104,104 @@ def test_a_job_of_several_machines_is_timed_from_the_first_asked_for_and_the_las
     assert counts[series("start_delay_seconds_sum", cloud="aws")] == 10
 
 
+def test_a_job_of_several_launches_was_asked_for_with_the_first_of_them(site: Site) -> None:
+    for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
+        bought = offer(cloud="pub")
+        made = spec(f"g{asked * 1000:.0f}x", (node,), site.pools["burst"], bought, jobs=(7,))
+        site.ledger.intend(made, "r1", asked)
+        one = instance(f"i-{node}", node, made.generation, launched=asked, bought=bought)
+        site.ledger.launched(made.generation, [one], asked)
+        site.ledger.registered("pub", [one.id], up)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
+    counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
+    assert counts[series("resume_to_running_seconds_sum", cloud="pub")] == 310
+    assert counts[series("resume_to_running_seconds_bucket", cloud="pub", le="+Inf")] == 1
+    assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
+
+
+@pytest.mark.parametrize(("delay", "counts"), [(0, 1), (3600, 1), (3601, 0), (-1, 0)])
+def test_a_job_that_starts_an_hour_after_its_machine_did_not_wait_for_it(
+    site: Site, delay: float, counts: int
+) -> None:
+    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T - 5000)
+    site.ledger.registered("pub", ["i-1"], T + 10 - delay)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1",))], T + 20))
+    found = counted(site.config, site.ledger, T, T + 100, T + 100)
+    assert found.get(series("start_delay_seconds_bucket", cloud="pub", le="+Inf"), 0) == counts
+
+
+@pytest.mark.parametrize(("at", "counts"), [(T - 1, 0), (T, 1), (T + 99, 1), (T + 100, 0)])
+def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, counts: int) -> None:
+    labels = {"cloud": "pub", "pool": "burst", "market": "spot"}
+    one = instance("i-1", "pub1", "g1", launched=at, bought=offer(cloud="pub"))
+    site.ledger.adopt(one, "burst", at)
+    site.ledger.registered("pub", ["i-1"], at)
+    site.ledger.ended("pub", ["i-1"], "gone", at)
+    found = counted(site.config, site.ledger, T, T + 100, T + 1000)
+    names = (
+        series("launched", **labels),
+        series("ended", why="lost", **labels),
+        series("boot_seconds_bucket", cloud="pub", pool="burst", le="+Inf"),
+    )
+    assert [found.get(name, 0) for name in names] == [counts] * 3
+
+
+class Settled:
+    """A ledger that only knows until when all is counted."""
+
+    def __init__(self, since: float | None) -> None:
+        self.since = since
+        self.until: list[float] = []
+
+    def settled(self) -> float | None:
+        return self.since
+
+    def settle(self, until: float, _: object) -> None:
+        self.until.append(until)
+
+
+WEEK = 7 * 86400
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "span"),
+    [
+        (None, [T - 120], None),
+        (T + 1, [T - 120], None),
+        (T, [], None),
+        (T - 149, [], None),
+        (T - 150, [T - 120], (T - 150, T - 120)),
+        (T - 120 - WEEK, [T - 120], (T - 120 - WEEK, T - 120)),
+        (T - 121 - WEEK, [T - 120], (T - 120 - WEEK, T - 120)),
+    ],
+    ids=["new", "the clock was set back", "now", "soon", "due", "a week", "longer"],
+)
+def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    since: float | None,
+    until: list[float],
+    span: tuple[float, float] | None,
+) -> None:
+    spans: list[tuple[object, ...]] = []
+    monkeypatch.setattr(usage_record, "counted", lambda *args: spans.append(args))
+    ledger = Settled(since)
+    usage_record.settle(world.config, ledger, T)  # type: ignore[arg-type]
+    assert ledger.until == until
+    assert [args[2:] for args in spans] == ([(*span, T)] if span else [])
+
+
+@pytest.mark.parametrize(("ago", "asked"), [(180, 1), (181, 0)])
+def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
+    site: Site, world: World, ago: float, asked: int
+) -> None:
+    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
+    site.ledger.ended("pub", ["i-1"], "gone", world.now - ago)
+    before = world.slurm.calls["jobs"]
+    UsageRecord(site, Inline()).look()
+    assert world.slurm.calls["jobs"] - before == asked
+
+
 def test_nobody_is_asked_while_there_is_no_machine(site: Site, world: World) -> None:
     before = world.slurm.calls["jobs"]
     UsageRecord(site, Inline()).look()
@@ -158,7 +258,10 @@ def test_the_cost_of_a_job_is_noted_at_its_end_beside_the_sites_words(noting: Wo
     assert float(note.partition("$")[2].split()[0]) == pytest.approx(dollars, rel=0.1)
 
 
-def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(noting: World) -> None:
+def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(
+    noting: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     world = noting
 
     def refuse(*_: object) -> None:
@@ -172,6 +275,7 @@ def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(noting: W
     world.advance(120)
     assert world.ledger.open_runs() == ()
     assert world.slurm.accounted == {}
+    assert "costs are not noted in AdminComment jobs=1 error=sacctmgr" in caplog.text
 
 
 def test_a_machine_is_tagged_with_whose_it_is(world: World) -> None:
