@@ -12,7 +12,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from needs import ROOT
@@ -318,3 +319,139 @@ def test_what_its_user_may_not_open_stays_as_it_is(bed: Bed) -> None:
     assert reopened(bed, 'os.chown(place / "out", 0, 0); os.chmod(place / "out", 0o600)') == (
         "before after error"
     )
+
+
+# what fails at its begin
+
+
+@pytest.mark.parametrize("what", ["unshare_processes", "mount_own_proc"])
+def test_a_job_that_can_have_no_numbers_of_its_own_is_told(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails() -> None:
+        raise OSError(1, f"{what}: Operation not permitted")
+
+    monkeypatch.setattr(keeper, what, fails)
+    bed.way, bed.middle = keeper.start(bed.payload("exit 0"))
+    said = [bed.said(), bed.said()]
+    assert {"failed": f"[Errno 1] {what}: Operation not permitted"} in said
+    if what == "unshare_processes":
+        assert said[1] == {"gone": True}
+
+
+def test_both_processes_are_killed_with_their_parents(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(keeper, "die_with_parent", lambda: os.write(write, b"."))
+    bed.start("exit 0")
+    assert bed.said() == {"ended": 0}
+    os.close(write)
+    assert os.read(read, 9) == b".."
+    os.close(read)
+
+
+def test_an_end_wakes_it_at_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look by itself in an hour here."""
+    ours, select = os.getpid(), keeper.select.select
+
+    def patient(*given: Any) -> object:
+        *ways, timeout = given
+        return select(*ways, 3600 if timeout and os.getpid() != ours else timeout)
+
+    monkeypatch.setattr(keeper, "select", SimpleNamespace(select=patient))
+    bed.start("sleep 0.1; exit 4")
+    assert bed.said() == {"ended": 4 << 8}
+
+
+# its messages
+
+
+def test_messages_come_whole_and_in_order_and_their_end_is_one() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        with theirs:
+            assert keeper.receive(ours, 0) is None
+            for number in (1, 2):
+                keeper.send(theirs, {"pid": number, "x": "y" * 30_000})
+            assert keeper.receive(ours, 0) == {"pid": 1, "x": "y" * 30_000}
+            assert keeper.receive(ours, patience(60)) == {"pid": 2, "x": "y" * 30_000}
+        assert keeper.receive(ours, patience(60)) == {"gone": True}
+        keeper.send(ours, {"do": "kill"})
+
+
+class Numbers:
+    """Process 1 without a process: ``ends`` are those that have ended, ``sent`` what it said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ends: list[tuple[int, int]] = []
+        self.sent: list[dict[str, Any]] = []
+        self.signalled: list[tuple[int, int]] = []
+        self.left: bool | None = True
+        monkeypatch.setattr(keeper, "send", lambda way, message: self.sent.append(message))
+        monkeypatch.setattr(keeper.os, "waitpid", self.waitpid)
+        monkeypatch.setattr(keeper.os, "kill", lambda *what: self.signalled.append(what))
+        self.one: Any = keeper._Keeper(cast("Any", None), cast("Any", None))
+
+    def waitpid(self, pid: int, how: int) -> tuple[int, int]:
+        if self.ends:
+            return self.ends.pop(0)
+        if how == os.WNOHANG and self.left:
+            return 0, 0
+        raise ChildProcessError
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
+    return Numbers(monkeypatch)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_all_that_ended_are_reaped_and_only_the_payloads_end_is_told_once(
+    numbers: Numbers, left: bool
+) -> None:
+    numbers.left = left
+    numbers.one._child = 1001
+    numbers.ends = [(1002, 1), (1001, 256), (1003, 2)]
+    numbers.one._reap()
+    assert (numbers.ends, numbers.sent) == ([], [{"ended": 256}])
+    numbers.ends = [(1001, 0)]  # the number of another one by now
+    numbers.one._reap()
+    numbers.one._signal(15)
+    assert (numbers.sent, numbers.signalled) == ([{"ended": 256}], [])
+
+
+@pytest.mark.parametrize("order", [{"do": "kill"}, {"do": "continue"}])
+def test_orders_for_all_reach_all(numbers: Numbers, order: dict[str, Any]) -> None:
+    numbers.one._child = 1001
+    numbers.ends = [(1001, 9), (1002, 9)]
+    numbers.one._obey(order)
+    is_kill = order["do"] == "kill"
+    assert numbers.signalled == [(-1, signal.SIGKILL if is_kill else signal.SIGCONT)]
+    assert numbers.ends == ([] if is_kill else [(1001, 9), (1002, 9)])
+    assert numbers.sent == ([{"killed": True}] if is_kill else [])
+    assert numbers.one._child == (0 if is_kill else 1001)
+
+
+def test_a_restore_that_fails_ends_what_there_is_and_says_only_why(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(order: dict[str, Any]) -> None:
+        raise OSError("exit 5")
+
+    monkeypatch.setattr(keeper, "_restore", fails)
+    numbers.one._obey({"do": "restore", "pid": 1001})
+    assert numbers.signalled == [(-1, signal.SIGKILL)]
+    assert numbers.sent == [{"failed": "criu restore: exit 5"}]
+
+
+def test_a_number_that_cannot_be_chosen_is_a_start_that_failed(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(keeper, "open", closed, raising=False)
+    numbers.one._obey({"do": "start"})
+    assert numbers.sent == [{"failed": "ns_last_pid: Permission denied"}]
+    assert numbers.one._child == 0
