@@ -107,3 +107,65 @@ def test_what_is_no_plain_file_is_refused(image: Path, kind: str) -> None:
 def test_a_seal_is_of_all_values(image: Path) -> None:
     sealed = manifests.seal(of(image), KEY)
     assert manifests.seal(replace(of(image), attempt=1), KEY) != sealed
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_its_size_is_that_of_all_files(image: Path) -> None:
+    assert manifests.read(image, KEY).size == 2 * len("core-1001.img") * 100 - 200
+    before = descriptors()
+    manifests.compare(image, manifests.read(image, KEY))
+    manifests.sync(image)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(("most", "fits"), [(2400, True), (2399, False)])
+def test_as_much_as_there_is_room_for_is_taken(image: Path, most: int, fits: bool) -> None:
+    if fits:
+        assert len(manifests.digests(image, most)) == 2
+    else:
+        with pytest.raises(Refused, match="1100 bytes long, more than 1099"):
+            manifests.digests(image, most)
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = manifests.safe.opened
+    monkeypatch.setattr(manifests.safe, "opened", lambda path, most: opened(path))
+    assert manifests._digest(image / "pages-1.img", 1100)[0] == 1100
+    with pytest.raises(Refused, match=r"pages-1.img: it grows"):
+        manifests._digest(image / "pages-1.img", 1099)
+
+
+def test_what_is_odd_is_said_by_its_name(image: Path) -> None:
+    found = manifests.read(image, KEY)
+    for name in ("zzz", "aaa"):
+        (image / name).touch()
+    with pytest.raises(Refused, match="aaa: not in the manifest, or gone"):
+        manifests.compare(image, found)
+    for name in ("zzz", "aaa"):
+        (image / name).unlink()
+    os.truncate(image / "pages-1.img", 1101)
+    with pytest.raises(Refused, match=r"pages-1.img: not 1100 bytes long"):
+        manifests.compare(image, found)
+
+
+def test_of_another_version_it_is_refused(image: Path) -> None:
+    values = json.loads((image / manifests.NAME).read_text())
+    values.pop("seal")
+    for changed in ({**values, "more": 1}, {**values, "files": {"a": 1}}):
+        content = json.dumps({**changed, "seal": manifests._seal(changed, KEY)}).encode()
+        with pytest.raises(Refused, match="the manifest is of another version"):
+            manifests.unseal(content, KEY)
+
+
+def test_a_manifest_is_no_longer_than_16_mib(image: Path) -> None:
+    os.truncate(image / manifests.NAME, (16 << 20) + 1)
+    with pytest.raises(Refused, match="more than 16777216"):
+        manifests.read(image, KEY)
+    (image / manifests.NAME).unlink()
+    with pytest.raises(Refused, match=r"manifest.json: No such file"):
+        manifests.read(image, KEY)

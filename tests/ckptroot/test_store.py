@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from needs import ROOT
 
 from slurm_elastic.ckptroot import files
+from slurm_elastic.ckptroot import manifest as manifests
+from slurm_elastic.ckptroot import store as stores
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.site import Refused, Site
-from slurm_elastic.ckptroot.store import Store
+from slurm_elastic.ckptroot.store import Meta, Request, Store, Taken
 
 pytestmark = ROOT
 
@@ -87,3 +94,150 @@ def test_the_last_fifty_sentences_are_kept(store: Store) -> None:
     for number in range(60):
         store.say(f"line {number}")
     assert [line.split(" ", 1)[1] for line in store._lines] == [f"line {n}" for n in range(10, 60)]
+
+
+# how the job began, and what is asked of it
+
+
+BEGUN = Meta(7, "7", 1, 1, "criu", ["/out"])
+
+
+def test_what_an_earlier_run_said_of_the_job_is_read(store: Store) -> None:
+    store.replace("meta.json", json.dumps(asdict(BEGUN)).encode(), 0o600)
+    assert store.meta() == BEGUN
+    os.chown(store.path / "meta.json", 1, 1)
+    assert store.meta() is None, "of somebody else"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"job": 7, "more": 1}'])
+def test_what_makes_no_sense_is_nothing(store: Store, content: bytes) -> None:
+    assert store.meta() is None
+    store.replace("meta.json", content, 0o600)
+    assert store.meta() is None
+
+
+@pytest.mark.parametrize(("name", "most"), [("meta.json", 1 << 20), ("request", 4096)])
+def test_no_more_is_read_than_is_written_there(store: Store, name: str, most: int) -> None:
+    values = asdict(BEGUN) if name == "meta.json" else {"id": "1", "verb": "release"}
+    read = store.meta if name == "meta.json" else store.request
+    text = json.dumps(values)
+    store.replace(name, (text + " " * (most - len(text))).encode(), 0o600)
+    assert read() is not None
+    store.replace(name, (text + " " * (most + 1 - len(text))).encode(), 0o600)
+    assert read() is None
+
+
+def test_a_request_says_what_it_wants_and_for_how_long(store: Store) -> None:
+    def request(**values: object) -> Request | None:
+        store.replace("request", json.dumps(values).encode(), 0o600)
+        return store.request()
+
+    assert request(id=1, verb="release") == Request("1", "release", stop=False, within=0.0)
+    wanted = Request("2", "checkpoint", stop=True, within=5.0)
+    assert request(id="2", verb="checkpoint", stop=True, within=5) == wanted
+    assert Request("1", "release") == Request("1", "release", stop=False, within=0.0)
+
+
+# images
+
+
+@pytest.fixture
+def sealed(store: Store) -> Callable[[], Path]:
+    """One more image, complete."""
+
+    def accept() -> Path:
+        path = store.new_image()
+        (path / "pages").write_bytes(b"memory")
+        number = int(path.name.partition(".")[0])
+        made = Manifest(
+            cluster="t", job=7, label="7", attempt=0, number=number, method="criu", uid=1, gid=1,
+            node="n1", taken=1.5, seconds=0.1, pid=1001, versions={},
+            files=manifests.digests(path), writing={"/out": 3},
+        )  # fmt: skip
+        return store.accept(path, made)
+
+    return accept
+
+
+def test_two_images_are_kept_and_the_head_is_told_of_the_good_ones(
+    store: Store, sealed: Callable[[], Path]
+) -> None:
+    paths = [sealed() for _ in range(3)]
+    assert names(store) == ["2", "3"]
+    assert paths[2].name == "3"
+    found = (paths[2] / manifests.NAME).stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o640, 0, 1234)
+    (paths[1] / manifests.NAME).write_text("{}")
+    store.say("a sentence")
+    store.publish("running", job=7)
+    said = json.loads((store.path / "status.json").read_text())
+    assert (said["state"], said["job"], len(said["log"])) == ("running", 7, 1)
+    (one,) = said["images"]
+    assert (one["number"], one["size"]) == (3, 6)
+    assert "files" not in one
+    assert "writing" not in one
+    mode = (store.path / "status.json").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o640, "the head reads it"
+
+
+def test_images_that_cannot_be_listed_now_are_the_last_known(
+    store: Store, sealed: Callable[[], Path]
+) -> None:
+    sealed()
+    store.publish("running")
+    (store.path / "images").rename(store.path / "away")
+    store.publish("running")
+    said = json.loads((store.path / "status.json").read_text())
+    assert [one["number"] for one in said["images"]] == [1]
+
+
+def test_a_job_that_is_removed_has_no_image_from_the_first_moment(
+    store: Store, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed()
+    left: list[str] = []
+    monkeypatch.setattr(files, "remove", lambda path: left.extend(names(store)))
+    store.remove()
+    assert left == ["1.new"]
+    monkeypatch.undo()
+    store.remove()
+    assert not store.path.exists()
+
+
+def test_a_lock_that_was_not_got_is_not_kept_open(store: Store) -> None:
+    store.open()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Taken, match="job 7 is driven by another process already"):
+        Store(store._site, 7).open()
+    assert len(os.listdir("/proc/self/fd")) == before
+    store.close()
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_where_a_file_system_has_no_such_rights_the_script_is_its_users(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "let_run", lambda descriptor, uid: False)
+    before = len(os.listdir("/proc/self/fd"))
+    store.begin(BEGUN, b"#!/bin/sh\n")
+    assert len(os.listdir("/proc/self/fd")) == before
+    found = (store.path / "script").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1, 1, 0o500)
+    assert sorted(os.listdir(store.path)) == ["images", "keep", "meta.json", "request", "script"]
+
+
+def test_the_jobs_own_script_is_what_follows_the_launcher(tmp_path: Path) -> None:
+    caller = Caller(7, 0, 0, "root", (0,), {})
+    script = tmp_path / "slurm_script"
+    script.write_bytes(b"launcher\n#__SLURM_ELASTIC_SCRIPT__\n#!/bin/sh\nits own\n")
+    assert stores.read_script(caller, str(script)) == b"#!/bin/sh\nits own\n"
+    script.write_bytes(b"#!/bin/sh\n")
+    with pytest.raises(Refused, match="the script has no mark of the launcher"):
+        stores.read_script(caller, str(script))
+    os.truncate(script, (64 << 20) + 1)
+    with pytest.raises(Refused, match="more than 67108864"):
+        stores.read_script(caller, str(script))
+    script.unlink()
+    with pytest.raises(Refused, match="the script cannot be read: No such file"):
+        stores.read_script(caller, str(script))
