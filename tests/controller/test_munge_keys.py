@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -33,6 +34,7 @@ from slurm_elastic.controller.munge_keys import (
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm import keyset
@@ -259,6 +261,213 @@ def test_a_machine_that_boots_is_left_in_peace_between_two_tries(
     assert begun(109.0) == 2
 
 
+class Pushes:
+    """In place of SSH: what it was asked for, and what is wrong."""
+
+    def __init__(self, bed: Bed, monkeypatch: pytest.MonkeyPatch, **ssh: object) -> None:
+        self.targets: list[Target] = []
+        self.wrong: Exception | None = None
+        monkeypatch.setattr(munge_keys, "push", self)
+        bed.open(known=bed.sshd.host_key, **ssh)
+        self.clock = 100.0
+        site = replace(bed.site, monotonic=lambda: self.clock)
+        settings = bed.site.config.join.ssh
+        assert settings is not None
+        self.keys = MungeKeys(site, settings, worker=Inline())
+
+    def __call__(self, target: Target, *_: object) -> None:
+        self.targets.append(target)
+        if self.wrong is not None:
+            raise self.wrong
+
+    def tick(self, clock: float) -> int:
+        self.clock = clock
+        self.keys.tick()
+        return len(self.targets)
+
+
+def test_a_try_goes_to_the_place_and_takes_the_time_that_the_site_says(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pushes = Pushes(bed, monkeypatch, user="admin", timeout=7.0)
+    bed.machine()
+    pushes.tick(100.0)
+    assert pushes.targets == [
+        Target(
+            address="127.0.0.1", port=bed.sshd.port, user="admin", path=str(bed.target),
+            owner="munge:munge", mark=munge_keys.KEY_MARK, timeout=7.0,
+        )
+    ]  # fmt: skip
+    assert "munge key brought id=i-1 node=pub1 address=127.0.0.1" in caplog.text
+    assert [pushes.tick(clock) for clock in (110.0, 120.0)] == [1, 1], "it has its key"
+
+
+def test_the_next_try_is_due_five_seconds_after_the_answer(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
+    pushes.wrong = PushError("Connection refused")
+    bed.machine()
+    assert [pushes.tick(clock) for clock in (100.0, 101.9, 102.0, 104.5, 107.0)] == [1, 1, 1, 1, 2]
+
+
+def test_each_complaint_is_told_once_and_only_a_wrong_key_loudly(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pushes = Pushes(bed, monkeypatch)
+    pushes.wrong = PushError("Connection refused")
+    bed.machine()
+    for clock in range(100, 150, 5):
+        pushes.tick(float(clock))
+    pushes.wrong = munge_keys.WrongHostKeyError("127.0.0.1 shows the host key x")
+    for clock in range(150, 200, 5):
+        pushes.tick(float(clock))
+    start = "munge key not brought yet id=i-1 node=pub1 reason="
+    assert [(r.levelname, r.getMessage().removeprefix(start)) for r in caplog.records] == [
+        ("INFO", "Connection refused"),
+        ("ERROR", "wrong host key, nothing was sent: 127.0.0.1 shows the host key x"),
+    ]
+    assert bed.kinds() == ["key-refused"]
+
+
+@pytest.mark.parametrize(("late", "tries"), [(0.0, 1), (0.5, 0)])
+def test_a_try_begins_no_later_than_two_seconds_before_the_machine_is_given_up(
+    bed: Bed,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    late: float,
+    tries: int,
+) -> None:
+    bed.now = float(int(bed.now))
+    pushes = Pushes(bed, monkeypatch)
+    bed.machine()
+    timeout = bed.site.config.resume_timeout(bed.site.config.cloud("aws"))
+    bed.now += given_up_after(timeout) - 2.0 + late
+    assert pushes.tick(100.0) == tries
+    if not tries:
+        told = "munge key not brought, too late id=i-1 node=pub1 reason=it was never tried"
+        assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("ERROR", told)]
+        assert bed.ledger.decisions("pub1")[0].reason == "i-1: it was never tried"
+        pushes.tick(110.0)
+        assert len(caplog.records) == 1, "told once"
+
+
+def test_of_machines_that_are_gone_no_complaint_is_kept(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
+    pushes.wrong = PushError("Connection refused")
+    bed.machine()
+    bed.machine("i-2", "pub2")
+    pushes.tick(100.0)
+    pushes.tick(102.0)
+    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
+    pushes.tick(104.0)
+    assert pushes.keys._again.keys() == pushes.keys._complaints.keys() == {"i-2"}
+
+
+def test_that_a_node_has_registered_after_all_is_told_once(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pushes = Pushes(bed, monkeypatch)
+    pushes.wrong = PushError("Connection refused")
+    bed.machine()
+    pushes.tick(100.0)
+    bed.ledger.registered("aws", ["i-1"], bed.now)
+    for clock in (102.0, 104.0, 106.0):
+        pushes.tick(clock)
+    told = "munge key: the node has registered id=i-1 node=pub1 last=Connection refused"
+    assert [r.getMessage() for r in caplog.records].count(told) == 1
+    assert bed.kinds() == ["key-brought"]
+    assert len(pushes.targets) == 1
+
+
+def test_a_machine_without_an_address_is_not_tried_yet(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
+    bed.machine()
+    (known,) = bed.ledger.machines()
+    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.adopt(structs.replace(known.instance, id="i-2", address=None), "pub", bed.now)
+    assert pushes.tick(100.0) == 0
+    assert bed.kinds() == []
+
+
+def test_closing_waits_for_the_tries_that_run(bed: Bed) -> None:
+    keys = bed.open(known=bed.sshd.host_key)
+    keys.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        keys._worker.submit(print)
+
+
+class Shell:
+    """In place of a connection: the command that it was to run, and how it ends."""
+
+    def __init__(self, code: int = 0, said: bytes = b"", *, hangs: bool = False) -> None:
+        self.commands: list[tuple[str, float]] = []
+        self.sent, self.ended = b"", False
+        self._code, self._said, self._hangs = code, said, hangs
+        self.channel = self
+
+    def exec_command(self, command: str, timeout: float) -> tuple[Shell, Shell, Shell]:
+        self.commands.append((command, timeout))
+        return self, self, self
+
+    def write(self, text: bytes) -> None:
+        self.sent += text
+
+    def shutdown_write(self) -> None:
+        self.ended = True
+
+    def read(self) -> bytes:
+        if self._hangs:
+            raise TimeoutError
+        return self._said
+
+    def recv_exit_status(self) -> int:
+        return self._code
+
+
+def target(**fields: object) -> Target:
+    values = {
+        "address": "10.0.0.1", "port": 22, "user": "root", "path": "/etc/munge/munge.key",
+        "owner": "munge:munge", "mark": "/run/x/mark", "timeout": 7.0,
+    }  # fmt: skip
+    return Target(**(values | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("user", "command"), [("root", "sh -c 'a b'"), ("admin", "sudo -n sh -c 'a b'")]
+)
+def test_who_is_not_root_becomes_root(user: str, command: str) -> None:
+    shell = Shell()
+    munge_keys._run(shell, target(user=user), "a b", b"text")  # type: ignore[arg-type]
+    assert shell.commands == [(command, 7.0)]
+    assert (shell.sent, shell.ended) == (b"text", True)
+
+
+def test_a_command_that_fails_is_told_by_the_end_of_its_words() -> None:
+    shell = Shell(3, b"x" * 50 + b"y" * 300 + b"\n")
+    with pytest.raises(PushError) as found:
+        munge_keys._run(shell, target(), "true", b"")  # type: ignore[arg-type]
+    assert str(found.value) == f"10.0.0.1: exit 3: {'y' * 300}"
+
+
+def test_a_command_that_does_not_end_is_told_with_its_time() -> None:
+    with pytest.raises(PushError, match=r"10\.0\.0\.1: no end in 7 s"):
+        munge_keys._run(Shell(hangs=True), target(), "true", b"")  # type: ignore[arg-type]
+
+
+def test_a_machine_whose_keys_are_all_garbled_is_not_asked() -> None:
+    garbled = (HostKey("ssh-ed25519", "A" * 68), HostKey("ssh-rsa", "B" * 81))
+    with pytest.raises(PushError, match="its host key is not known yet"):
+        munge_keys.push(target(), None, garbled, b"")  # type: ignore[arg-type]
+
+
 def test_what_goes_wrong_in_an_unknown_way_is_told_and_tried_again(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,6 +602,44 @@ def test_the_last_boots_keys_count() -> None:
     text = printed(first) + printed(last)
     assert printed_keys(text)[0] == host_key(last)
     assert printed_keys("-----BEGIN SSH HOST KEY KEYS-----\n" + first) == ()
+
+
+def test_of_a_console_the_end_is_read_and_of_its_keys_sixteen() -> None:
+    begin, end = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
+    lines = [f"ssh-ed25519 {n:068d}" for n in range(20)]
+    block = "\n".join((begin, *lines, end))
+    assert printed_keys(block) == tuple(host_key(line) for line in lines[:16])
+    room = 256 * 1024 - len(block)
+    assert len(printed_keys(block + "." * room)) == 16
+    assert printed_keys(block + "." * (room + 1)) == ()
+
+
+def test_known_hosts_are_as_openssh_writes_them_and_for_all_to_read(tmp_path: Path) -> None:
+    known = KnownHosts(tmp_path / "known_hosts")
+    keys = (HostKey("ssh-ed25519", "A" * 68),)
+    known.put("i-2", "10.0.0.2", 2222, keys)
+    known.put("i-1", "10.0.0.1", 22, keys)
+    assert (tmp_path / "known_hosts").read_text() == (
+        f"10.0.0.1 ssh-ed25519 {'A' * 68} i-1\n[10.0.0.2]:2222 ssh-ed25519 {'A' * 68} i-2\n"
+    )
+    assert stat.S_IMODE((tmp_path / "known_hosts").stat().st_mode) == 0o644
+    assert known.keys("i-2", "10.0.0.2", 2222) == keys
+    assert known.keys("i-2", "10.0.0.2", 22) == ()
+
+
+def test_known_hosts_are_written_only_where_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = KnownHosts(tmp_path / "known_hosts")
+    keys = (HostKey("ssh-ed25519", "A" * 68),)
+    for number in (1, 2):
+        known.put(f"i-{number}", f"10.0.0.{number}", 22, keys)
+    written: list[int] = []
+    monkeypatch.setattr(known, "_write", lambda: written.append(1))
+    known.keep(["i-1", "i-2", "i-3"])
+    assert written == []
+    known.keep(["i-1"])
+    assert (known.machines, written) == ({"i-1": "10.0.0.1"}, [1])
 
 
 def test_known_hosts_that_cannot_be_written_leave_nothing_behind(
