@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Location, Market, Offer
+from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Location, Market, Offer
 from slurm_elastic.policies.boots import given_up_after, longest_wait, may_wait, turn
 from slurm_elastic.policies.exclusions import (
+    NEVER_REGISTERED,
+    TAKEN_OUT,
     Boot,
     Excluded,
     after_failures,
@@ -17,8 +19,10 @@ from slurm_elastic.policies.exclusions import (
     after_partial,
     after_refusal,
     keys_of,
+    no_spot,
     paused,
     rest_key,
+    sickly,
     strikes_of,
     to_rest,
     touches,
@@ -189,3 +193,58 @@ def test_strikes_count_for_an_hour_after_the_cool_down() -> None:
 
 def test_an_offer_is_named_by_itself_its_market_and_its_cloud() -> None:
     assert keys_of(OFFER) == ("aws/m5/a/on-demand", "aws/*/*/on-demand", "aws/*/*/*")
+
+
+SPOTLESS = Exclusion(kind=NO_SPOT, scope="job:7", until=T0 + 9, cause="its saves fail")
+
+
+def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
+    told = "job 7 gets no spot machine: its saves fail"
+    assert no_spot([6, 7], [SPOTLESS], T0) == told
+    assert no_spot([7], [SPOTLESS], T0 + 8) == told
+    assert no_spot([7], [SPOTLESS], T0 + 9) is None, "it is over"
+    assert no_spot([6], [SPOTLESS], T0) is None, "another job's"
+    assert no_spot([7], [replace(SPOTLESS, kind=COOL_DOWN)], T0) is None, "of another kind"
+
+
+def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
+    pool = strategies.pool()
+    rest = Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=T0 + 9, code="ICE", cause="none")
+    assert Excluded(pool, [rest], T0 + 8).why(OFFER) == (
+        "cools down for another 1 s after ICE: none"
+    )
+    assert Excluded(pool, [rest], T0 + 9).why(OFFER) is None
+    assert failing(OPEN, 1, OPEN.until).until == OPEN.until + 3600, "the one on trial failed"
+    assert failing(OPEN, 1, OPEN.until - 1).until == OPEN.until
+
+
+def test_only_its_own_breaker_shuts_a_pool() -> None:
+    pool = strategies.pool()
+    assert Excluded(pool, [OPEN], T0).pause is not None
+    assert Excluded(pool, [replace(OPEN, scope="other")], T0).pause is None
+    assert Excluded(pool, [OPEN, replace(OPEN, scope="other", until=0)], T0).pause is not None
+    assert Excluded(pool, [replace(OPEN, kind="policy")], T0).pause is None
+
+
+@pytest.mark.parametrize("scope", ["aws/*/*/on-demand", "aws/m5/a/on-demand", "aws/*/*/*/std"])
+def test_a_cool_down_of_any_width_is_told(scope: str) -> None:
+    rest = Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code="ICE", cause="none")
+    assert Excluded(strategies.pool(), [rest], T0).why(OFFER) is not None
+    other = replace(OFFER, cloud="gcp", instance_type="m6")
+    assert Excluded(strategies.pool(), [rest], T0).why(other) is None
+
+
+def test_an_open_breaker_keeps_its_cause_and_one_that_counts_has_the_latest() -> None:
+    assert failing(OPEN, 1, T0).cause == "10 machines in a row"
+    counted = Exclusion(kind=BREAKER, scope="std", count=3, cause="old")
+    assert failing(counted, 1, T0).cause == NEVER_REGISTERED
+
+
+def test_a_machine_that_registered_at_the_very_launch_proves_the_pool() -> None:
+    failed = Boot(offer="a", launched=T0)
+    assert to_rest([failed], [Boot(offer="b", launched=T0 - 9, registered=T0)], "pool") == ("a",)
+
+
+def test_a_breaker_says_whether_slurm_took_its_machines_out() -> None:
+    assert sickly(replace(OPEN, cause=f"3 machines in a row {TAKEN_OUT}Prolog error"))
+    assert not sickly(OPEN)

@@ -135,6 +135,7 @@ def test_ratio_grows_from_none_and_until_as_many_run_as_wait() -> None:
     assert grown(Ratio(slots=2), Demand(now=NOW, queue=queue(9, 60), running=4, busy=2)) == 3
     assert grown(Ratio(slots=2), Demand(now=NOW, queue=queue(4, 60), running=4, busy=2)) == 0
     assert grown(Ratio(), Demand(now=NOW, queue=queue(5, 60), running=4, busy=4)) == 1
+    assert grown(Ratio(), Demand(now=NOW, queue=queue(5, 60), busy=4)) == 4, "as if one ran"
 
 
 def test_semi_elastic_grows_for_a_head_larger_than_all_machines() -> None:
@@ -311,6 +312,8 @@ def test_windows_may_pass_midnight() -> None:
     bounds = Bounds(windows=(night,))
     noon = Demand(now=86400 * 9 + 12 * 3600)
     assert "outside" in bounded(Growth(1, ""), noon, bounds, Spent()).reason
+    either = Bounds(windows=(night, Window(11 * 3600, 13 * 3600)))
+    assert bounded(Growth(1, ""), noon, either, Spent()).machines == 1, "one of them is open"
 
 
 @given(

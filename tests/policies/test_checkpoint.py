@@ -61,6 +61,13 @@ def test_the_interval_of_young() -> None:
     assert young_interval(300, 86400) == pytest.approx(7200)
 
 
+def test_dalys_interval_is_that_of_his_equation() -> None:
+    """sqrt(2 * 300 * 900) * (1 + sqrt(1 / 6) / 3 + 1 / 54) - 300, by hand."""
+    assert daly_interval(300, 900) == pytest.approx(548.455, abs=0.01)
+    assert daly_interval(800, 400) == 400
+    assert daly_interval(799, 400) == pytest.approx(355.6, abs=0.1)
+
+
 def test_a_dump_longer_than_twice_the_mean_time_leaves_the_mean_time() -> None:
     assert daly_interval(1000, 400) == 400
 
@@ -102,6 +109,20 @@ def test_hour_acts_once_before_each_paid_hour_ends() -> None:
 
 def test_hour_leaves_a_job_alone_that_began_within_the_margin() -> None:
     assert Hour(margin=200).decide(at(3500, started=LAUNCH + 3450)) is None
+
+
+def test_a_job_that_began_as_the_margin_opened_waits_for_the_next_lease() -> None:
+    begun = at(3400, started=LAUNCH + 3400)
+    assert Hour(margin=200).decide(begun) is None
+    assert Hour(margin=200).wake(begun) == LAUNCH + 7000
+    later = at(3500, started=LAUNCH + 3400)
+    assert Hour(margin=200).decide(later) is None
+    assert Hour(margin=200).wake(later) == LAUNCH + 7000
+
+
+def test_a_lease_that_a_save_takes_all_of_is_none() -> None:
+    assert Hour(margin=200).wake(at(100, lease=200.0)) == LAUNCH + 3400
+    assert Hour(margin=200).wake(at(0, lease=201.0)) == LAUNCH + 1
 
 
 def test_hour_never_begins_later_than_a_checkpoint_takes() -> None:
@@ -161,6 +182,26 @@ def test_the_threshold_follows_the_mean_of_ten_minutes() -> None:
     assert Threshold().threshold(at(700, prices=prices)) == pytest.approx((0.02 + BID) / 2)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "wakes"), [(0, 600), (100, 600), (599, 600), (600, 1200), (3000, 3400)]
+)
+def test_threshold_is_asked_again_each_ten_minutes_and_for_the_lease(
+    seconds: float, wakes: float
+) -> None:
+    assert Threshold().wake(at(seconds, prices=FLAT)) == LAUNCH + wakes
+
+
+def test_a_save_at_a_point_of_the_grid_sets_the_threshold() -> None:
+    prices = ((0.0, 0.01), (LAUNCH + 300, 0.03))
+    saved = at(700, prices=prices, last=LAUNCH + 600)
+    assert Threshold().threshold(saved) == pytest.approx((0.03 + BID) / 2)
+
+
+def test_the_first_ten_minutes_go_by_the_price_of_the_launch() -> None:
+    prices = ((0.0, 0.01), (LAUNCH - 300, 0.03))
+    assert Threshold().threshold(at(599, prices=prices)) == pytest.approx((0.03 + BID) / 2)
+
+
 def test_threshold_lets_a_price_over_the_bid_pass() -> None:
     prices = ((0.0, 0.01), (LAUNCH + 60, 0.07))
     assert Threshold().decide(at(90, prices=prices)) is None
@@ -187,6 +228,17 @@ def test_daly_counts_from_the_end_of_the_last_checkpoint() -> None:
     assert policy.decide(at(interval - 1)) is None
     assert policy.decide(at(interval + 1)) is not None
     assert policy.decide(at(interval + 1, last=LAUNCH + 100)) is None
+
+
+def test_daly_acts_at_the_very_end_of_the_interval_of_half_a_minute_at_least() -> None:
+    assert Daly(mtti=1).interval(at(0, dump=0.0)) == 30
+    assert Daly(mtti=1).decide(at(30, dump=0.0)) is not None
+    assert Daly(mtti=1).decide(at(29, dump=0.0)) is None
+
+
+def test_where_nothing_is_known_six_hours_to_an_interruption_are_taken() -> None:
+    assert Daly().interval(at(0)) == daly_interval(160, 21_600)
+    assert observed_mtti(0, 0) == 21_600
 
 
 def test_daly_takes_the_observed_mean_time_to_interruption() -> None:
@@ -221,6 +273,14 @@ def test_a_notice_is_answered_once_and_only_if_a_checkpoint_fits() -> None:
     assert policy.decide(at(20, notices=(notice(10, None),))) is not None
     assert policy.wake(at(20, notices=(fits,))) == LAUNCH + 20
     assert policy.wake(at(20)) == math.inf
+
+
+def test_a_notice_that_is_heard_of_just_now_is_answered_with_the_time_that_is_left() -> None:
+    action = OnNotice().decide(at(20, notices=(notice(20, 200),)))
+    assert action is not None
+    assert action.reason == "interruption notice, 180 s left"
+    assert OnNotice().decide(at(30, last=LAUNCH + 20, notices=(notice(20, None),))) is not None
+    assert OnNotice().decide(at(30, last=LAUNCH + 21, notices=(notice(20, None),))) is None
 
 
 def test_five_seconds_are_kept_free_before_a_deadline() -> None:

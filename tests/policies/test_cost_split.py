@@ -60,6 +60,31 @@ def test_a_job_of_several_nodes_has_its_part_of_each() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("tres", "millionths"),
+    [
+        ("cpu=16", WHOLE), ("mem=1K", 1), ("cpu=1", WHOLE // 8), ("mem=1T", WHOLE),
+        ("cpu=1,mem=8G", WHOLE // 2), ("gres/gpu=1", WHOLE // 4), ("gres/tpu=1", WHOLE),
+    ],
+)  # fmt: skip
+def test_a_share_is_a_millionth_at_least_and_the_whole_at_most(tres: str, millionths: int) -> None:
+    assert share(tres, 1, 8, 16384, {"gpu": 4}) == millionths
+    assert share("cpu=1", 1, 0, 16384, {"gpu": 0}) == WHOLE, "of what a node has none of"
+
+
+def test_memory_is_told_in_any_unit_and_what_is_no_number_is_left_out() -> None:
+    units = amounts("a=512K,b=3,c=2M,d=2G,e=2T,f=2P,g=1.2.3,h=,i")
+    assert units == {
+        "a": 0.5, "b": 3.0, "c": 2.0, "d": 2048.0, "e": 2.0 * 1024**2, "f": 2.0 * 1024**3
+    }  # fmt: skip
+
+
+def test_a_machine_that_is_used_whole_has_no_rest() -> None:
+    lease = Lease(T, T + HOUR, 1.0, up=T, over=T + HOUR)
+    (hour,) = split(lease, (Use(0, T, T + HOUR, WHOLE),), (), 0, 2 * T)
+    assert hour.parts == {0: 1_000_000}
+
+
 def test_a_drained_node_without_work_is_told_so() -> None:
     lease = Lease(T, T + HOUR, 3.6, up=T, over=T + HOUR)
     drains = (Drain(T + 30 * MINUTE, T + 40 * MINUTE),)
@@ -68,10 +93,24 @@ def test_a_drained_node_without_work_is_told_so() -> None:
 
 @pytest.mark.parametrize(
     ("lease", "seconds", "paid"),
-    [(1, 10, 60), (1, 61, 61), (3600, 1, 3600), (3600, 3600, 3600), (3600, 3601, 7200)],
+    [
+        (1, 10, 60),
+        (1, 61, 61),
+        (2, 61, 62),
+        (3600, 0, 3600),
+        (3600, 1, 3600),
+        (3600, 3600, 3600),
+        (3600, 3601, 7200),
+    ],
 )
 def test_begun_leases_are_paid_whole(lease: int, seconds: int, paid: int) -> None:
     assert paid_until(1000, 1000 + seconds, lease, 60) == 1000 + paid
+
+
+def test_a_machine_that_ended_before_it_began_is_paid_for_the_least() -> None:
+    """As where a clock was set back."""
+    assert paid_until(1000, 990, 1, 0) == 1000
+    assert paid_until(1000, 990, 3600, 0) == 1000 + 3600
 
 
 times = st.integers(0, 5 * HOUR)

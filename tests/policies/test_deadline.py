@@ -190,3 +190,36 @@ def test_spot_that_comes_and_goes_is_left_alone_where_it_would_not_earn_its_rest
 
     assert cost(ours) < cost(printed)
     assert ours.restarts < printed.restarts
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"), [(580, "is behind its line"), (581, "only 19 s may still be lost")]
+)
+def test_a_restart_and_two_looks_are_never_waited_away(now: float, reason: str) -> None:
+    assert choose(replace(AT_EASE, now=now)).reason.endswith(reason)
+
+
+@pytest.mark.parametrize(("left", "where"), [(540, Where.WAITING), (541, Where.ON_DEMAND)])
+def test_just_the_reserve_of_slack_is_enough_to_wait(left: float, where: Where) -> None:
+    """Of the straight line's 400 s of slack 260 s are kept."""
+    assert choose(replace(AT_EASE, now=200, left=left)).where is where
+
+
+@pytest.mark.parametrize("policy", [choose, uniform, greedy])
+@pytest.mark.parametrize("now", [100, 200, 201, 400, 420, 575, 576])
+@pytest.mark.parametrize("where", list(Where))
+@pytest.mark.parametrize("spot", [True, False])
+def test_nothing_goes_by_the_time_at_which_the_job_began(
+    policy: Callable[[Race], Choice], now: float, where: Where, *, spot: bool
+) -> None:
+    early = replace(AT_EASE, now=now, where=where, spot=spot)
+    late = replace(early, now=now + 5000, begin=5000, deadline=6000)
+    assert policy(late) == policy(early)
+
+
+def test_what_a_spot_machine_costs_is_half_where_nobody_says_it() -> None:
+    """Then it has to be there for three restarts."""
+    asked = replace(AT_EASE, deadline=10_000, restart=500, spot=True, where=Where.ON_DEMAND)
+    assert [choose(replace(asked, up=up)).where for up in (1249.0, 1250.0, 1499.0, 1500.0)] == [
+        Where.ON_DEMAND, Where.ON_DEMAND, Where.ON_DEMAND, Where.SPOT,
+    ]  # fmt: skip

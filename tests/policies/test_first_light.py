@@ -220,6 +220,15 @@ def test_a_credential_that_cannot_be_read_tells_nothing_of_clocks() -> None:
     assert diagnosis(Step.REGISTERED, log_evidence(lines, "n1")).name == "wrong munge key"
 
 
+def test_of_one_time_alone_or_one_that_cannot_be_read_nothing_is_told_of_clocks() -> None:
+    lines = (
+        "[t] auth/munge: _print_cred: ENCODED: Thu Jan 01 00:00:00 1970",
+        "[t] auth/munge: _print_cred: DECODED: Sat Nov 21 10:00:00 2026",
+    )
+    assert log_evidence(lines, "n1") == ()
+    assert log_evidence(lines[1:], "n1") == ()
+
+
 GOES = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERING_DOWN"}))
 ENDED = replace(THERE, ended=9.0)
 

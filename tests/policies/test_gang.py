@@ -124,3 +124,21 @@ def test_a_node_that_a_single_node_job_waits_for_too_is_kept_for_it() -> None:
     settled = resolve(todo, {"n1"}, POOLS)
     assert settled.kept == ("n1",)
     assert settled.refused == ("n2",)
+
+
+def test_what_is_too_little_for_any_job_is_ended() -> None:
+    todo = gangs(NODES[:3], {1: ("n1", "n2", "n3")})
+    settled = resolve(todo, {"n1", "n2"}, POOLS)
+    assert (settled.reassigned, settled.ended) == ((), ("n1", "n2"))
+
+
+def test_a_node_that_no_job_is_known_to_wait_for_gets_no_machine_of_another() -> None:
+    todo = gangs(("n1", "n2", "n3", "n5"), {1: ("n1", "n2", "n3")})
+    settled = resolve(todo, {"n1"}, POOLS)
+    assert (settled.reassigned, settled.ended) == ((), ("n1",))
+
+
+def test_a_job_of_two_pools_gets_no_machine_of_another() -> None:
+    todo = gangs(("n1", "n2", "n3", "n5", "n6"), {1: ("n1", "n2", "n3"), 2: ("n5", "n6")})
+    settled = resolve(todo, {"n1", "n2"}, POOLS)
+    assert (settled.reassigned, settled.ended) == ((), ("n1", "n2"))

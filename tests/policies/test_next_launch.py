@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from slurm_elastic.model import Location, Market, NodeRequest, Offer, Pool
 from slurm_elastic.policies.next_launch import WORTH_A_CALL, NextLaunch, gangs, next_launch, part_of
 from slurm_elastic.policies.ranking import Scope
@@ -57,6 +60,7 @@ def test_a_job_that_cannot_be_had_whole_is_not_begun() -> None:
     few = offer(Market.SPOT, 0.03, free=2)
     found = decide({1: ("n1", "n2", "n3"), 2: ("n4",)}, (few,))
     assert found.nodes == ("n4",)
+    assert found.placement.request.nodes == ("n4",), "ranked anew, for what is asked for"
     alone = decide({1: ("n1", "n2", "n3")}, (few,))
     assert (alone.nodes, alone.spare) == ((), 2)
 
@@ -75,12 +79,45 @@ def test_an_api_that_starts_few_machines_is_waited_for_until_a_call_is_worth_it(
     assert decide({1: ("n1", "n2")}, startable=WORTH_A_CALL).nodes == ("n1", "n2")
 
 
+MANY = tuple(f"n{i}" for i in range(1, 31))
+
+
+@pytest.mark.parametrize(
+    ("startable", "nodes"),
+    [(None, 30), (31, 30), (30, 30), (29, 29), (20, 20), (19, 0), (0, 0)],
+)
+def test_a_call_for_twenty_machines_is_worth_it(startable: int | None, nodes: int) -> None:
+    request = NodeRequest(id="r", pool=replace(POOL, nodes=MANY), nodes=MANY)
+    found = next_launch(
+        request, gangs(MANY, {}), (), (ON_DEMAND,), Scope(), 0.0, startable=startable
+    )
+    assert found.nodes == MANY[:nodes]
+    assert found.waiting == (() if nodes else MANY)
+    words = "the API of cloud pub starts only so many machines a second"
+    assert found.cap == ("" if nodes else words)
+
+
+def test_few_machines_are_started_at_once_where_no_more_are_wanted() -> None:
+    assert decide({1: ("n1", "n2")}, startable=2).nodes == ("n1", "n2")
+
+
+def test_nodes_that_wait_for_their_turn_leave_the_rest_of_the_room() -> None:
+    room = offer(Market.SPOT, 0.03, free=5)
+    scope = Scope(booting={"pool:burst": 2})
+    found = decide({1: ("n1", "n2")}, (room,), scope=scope, caps=(("pool:burst", 2),))
+    assert (found.waiting, found.spare) == (("n1", "n2"), 0), "of a request for two"
+
+
 def test_alternatives_are_of_the_same_market_and_could_serve_all() -> None:
     found = decide({1: ("n1", "n2")})
     assert found.alternatives(19) == (SPOT_B,)
     assert found.alternatives(0) == ()
     narrow = offer(Market.SPOT, 0.04, zone="b", free=1)
     assert decide({1: ("n1", "n2")}, (SPOT, narrow)).alternatives(19) == ()
+    enough = offer(Market.SPOT, 0.04, zone="b", free=2)
+    assert decide({1: ("n1", "n2")}, (SPOT, enough)).alternatives(19) == (enough,)
+    third = offer(Market.SPOT, 0.05, zone="c")
+    assert decide({1: ("n1",)}, (SPOT, SPOT_B, third)).alternatives(1) == (SPOT_B,)
 
 
 def test_without_an_offer_the_placement_says_why() -> None:

@@ -7,12 +7,14 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.policies.forecast import smoothed
 from slurm_elastic.policies.portfolio import (
     WEEK,
     Bought,
     ReservedClass,
+    active,
     allocate,
     bill,
     bound,
@@ -93,6 +95,81 @@ SHORT = (
     ReservedClass(name="all", term=4 * WEEK, upfront=100, price=0.5, always=True),
 )
 hours = st.lists(st.integers(0, 6), min_size=WEEK, max_size=12 * WEEK)
+
+
+def test_a_machine_costs_its_share_of_the_upfront_payment_and_what_it_runs() -> None:
+    light, always = SHORT
+    assert light.cost(100, 2 * WEEK) == pytest.approx(20 / 2 + 100 * 0.9)
+    assert always.cost(100, 2 * WEEK) == pytest.approx(100 / 2 + 2 * WEEK * 0.5)
+
+
+def test_a_term_is_so_many_whole_weeks_and_one_at_least() -> None:
+    terms = (1, 168, 335, 336, THREE_YEARS)
+    assert [replace(LIGHT, term=term).weeks for term in terms] == [1, 1, 1, 2, 156]
+
+
+def test_whole_weeks_of_168_hours_are_counted() -> None:
+    assert usage_of([1] * 168) == [[168.0]]
+    assert usage_of([1] * 335) == [[168.0]]
+    assert usage_of([2] * 168 + [0] * 168) == [[168.0, 168.0], []]
+
+
+def test_of_one_term_what_is_always_paid_comes_first_then_the_cheaper_hour() -> None:
+    dear = replace(HEAVY, price=0.7)
+    assert heaviest_first([LIGHT, MEDIUM, dear]) == (dear, MEDIUM, LIGHT)
+    more = replace(MEDIUM, upfront=7000)
+    assert heaviest_first([MEDIUM, more]) == (more, MEDIUM), "of the same price"
+
+
+def test_a_class_that_pays_in_the_very_last_hour_may_be_bought() -> None:
+    just = ReservedClass(name="just", term=1000, upfront=1000, price=1.0)
+    assert breakevens((just,), 2.0) == (1.0,)
+    assert breakevens((replace(just, upfront=1001),), 2.0) == (float("inf"),)
+
+
+HALF = (ReservedClass(name="half", term=2 * WEEK, upfront=WEEK, price=0.0),)
+"""Pays for a machine that is used for half of its two weeks."""
+
+
+@pytest.mark.parametrize(
+    ("hours", "weeks"),
+    [
+        ((84, 84), (0,)),
+        ((83, 84), (1,)),
+        ((83, 83), ()),
+        # What is used little now waits for the week behind the term, if that uses it more.
+        ((60, 120), (0,)),
+        ((60, 120, 60), (0,)),
+        ((60, 120, 61), (1,)),
+        ((84, 120, 100), (0, 2)),
+        # A week that does not use it at all waits for the one that does.
+        ((0, 168), (1,)),
+        ((1, 167), (0,)),
+    ],
+)
+def test_a_rank_is_reserved_from_the_week_in_which_it_is_worth_it(
+    hours: tuple[float, ...], weeks: tuple[int, ...]
+) -> None:
+    bought = offline([[float(used)] for used in hours], HALF, 1.0)
+    assert bought == tuple(Bought(week, 0, 1) for week in weeks)
+
+
+def test_the_bound_is_each_ranks_week_in_its_best_class() -> None:
+    always, light = heaviest_first(SHORT)
+    by_class = (25 + 0.5 * WEEK, 5 + 0.9 * 84, 10.0)
+    assert bound([[168.0, 84.0], [10.0]], (always, light), 1.0) == pytest.approx(sum(by_class))
+
+
+def test_what_is_to_be_bought_now_is_no_part_of_the_bill() -> None:
+    usage = usage_of([1] * WEEK)
+    assert bill(usage, (Bought(1, 0, 3),), heaviest_first(SHORT), 1.0).upfront == 0
+    assert bill(usage, (Bought(0, 0, 3),), heaviest_first(SHORT), 1.0).upfront == 300
+
+
+def test_each_week_has_the_machines_whose_term_it_lies_in() -> None:
+    bought = (Bought(1, 0, 2), Bought(2, 0, 1), Bought(2, 1, 4))
+    found = [active(week, bought, heaviest_first(SHORT)) for week in range(7)]
+    assert found == [[0, 0], [2, 0], [3, 4], [3, 4], [3, 4], [1, 4], [0, 0]]
 
 
 def test_the_usage_of_ranks_descends_and_loses_no_hour() -> None:
@@ -182,6 +259,7 @@ def test_nothing_is_bought_for_a_machine_that_is_hardly_used() -> None:
 def test_fewer_machines_are_the_top_of_the_same_use() -> None:
     assert shrunk([[8.0, 6.0, 4.0, 2.0]], 0.5) == [[8.0, 4.0]]
     assert shrunk([[8.0, 6.0]], 1.0) == [[8.0, 6.0]]
+    assert shrunk([[8.0, 6.0, 4.0], []], 0.5) == [[8.0, 4.0], []]
 
 
 @given(st.lists(st.floats(0, 168), min_size=1, max_size=60), st.integers(1, 156))

@@ -118,3 +118,41 @@ def test_whatever_a_cloud_lists_fits_into_the_ledger_and_is_told_in_plain_charac
         assert tuple(db.execute(f"select {', '.join('?' * len(row))}", row).fetchone()) == row
     db.close()
     assert all(why.isprintable() for why in (*found.doubts.values(), *found.unusable))
+
+
+def test_all_that_is_wrong_with_a_machine_is_told() -> None:
+    _, doubt = only(
+        node="a b", generation="g h", instance_type="t\n", zone="z\x00", address="-x",
+        launched=-1.0, price=-1.0,
+    )  # fmt: skip
+    assert doubt.split("; ") == [
+        "node a b is no name: its node is not known",
+        "generation g h is none: its launch is not known",
+        "instance type t\\n is none",
+        "zone z\\x00 is none",
+        "address -x is none",
+        "launch time -1.0 is none: it counts from now",
+        "price -1.0 is none: it counts as $7.0000/h",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [("node", 255), ("generation", 64), ("instance_type", 255), ("zone", 255), ("address", 255)],
+)
+def test_a_text_is_believed_up_to_its_length(field: str, most: int) -> None:
+    assert only(**{field: "n" * most}) == (replace(GOOD, **{field: "n" * most}), "")
+    machine, doubt = only(**{field: "n" * (most + 1)})
+    assert not getattr(machine, field)
+    assert f" {'n' * min(most + 1, 80)} is " in doubt, "the start of it is shown"
+
+
+def test_an_id_has_255_characters_at_most() -> None:
+    listed = [replace(GOOD, id="i" * n) for n in (255, 256)]
+    assert [len(one.id) for one in sound(listed, lambda _: 0.0, NOW).machines] == [255]
+
+
+def test_a_machine_may_be_as_old_as_unix_and_of_the_year_2242_at_most() -> None:
+    assert only(launched=0.0)[0].launched == 0.0
+    assert only(launched=2.0**33 - 1)[0].launched == 2.0**33 - 1
+    assert only(launched=2.0**33)[0].launched == NOW

@@ -207,3 +207,68 @@ def test_a_planned_threat_is_never_answered_before_a_save_has_to_begin(
     one = threat(cause, left)
     at = one.begins(job(limit=limit), dump, 5.0)
     assert at == NOW or at >= NOW + (left or 0) - dump - 5.0 - LEAD
+
+
+# at the very bounds
+
+
+def test_what_is_planned_counts_from_a_quarter_of_an_hour_before_it_comes() -> None:
+    assert of_age("n1", NOW - 100, 1000, NOW) is not None
+    assert of_age("n1", NOW - 100, 1001, NOW) is None
+    assert of_limit(job(limit=900), 300.0, 2, 0, NOW) is not None
+    assert of_limit(job(limit=901), 300.0, 2, 0, NOW) is None
+    assert of_limit(job(limit=2100), 700.0, 2, 0, NOW) is not None, "three saves"
+    assert of_limit(job(limit=2101), 700.0, 2, 0, NOW) is None
+
+
+def test_fifteen_seconds_are_kept_beside_a_save_and_the_slack() -> None:
+    assert threat(Cause.DRAIN, 100).begins(job(), 10.0, 5.0) == NOW + 70
+
+
+def test_what_comes_just_now_is_here() -> None:
+    over = of_age("n1", NOW - 60, 60, NOW)
+    assert over is not None
+    assert over.until is None
+    maint = Reservation(name="m", nodes=("n1",), flags=frozenset({"MAINT"}), start=NOW, end=NOW + 9)
+    assert of_reservations((maint,), NOW) == []
+    drained = SlurmNode(
+        name="n1", states=frozenset({"DRAIN"}), reason="new disk at 2027-01-15T08:00:00Z"
+    )
+    assert of_node(drained, NOW, OURS) is None
+    assert of_node(drained, NOW - 1, OURS) is not None
+
+
+def test_who_ends_just_then_is_not_concerned() -> None:
+    assert not threat(Cause.DRAIN, 3600).concerns(job(limit=3600))
+    assert threat(Cause.DRAIN, 3599).concerns(job(limit=3600))
+
+
+def test_what_concerns_nobody_or_comes_later_is_not_due() -> None:
+    found = by_subject([threat(Cause.MAINTENANCE, 3000), threat(Cause.DRAIN, 4000, "n2")])
+    assert due(found, job(limit=3600), 5.0, 5.0, NOW) == ()
+    assert due(found, job(limit=3600), 5.0, 5.0, NOW + 3990) == found["n1"]
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [(59, "00:00:59"), (3661, "01:01:01"), (86_399, "23:59:59"), (90_061, "1-01:01:01")],
+)
+def test_a_time_is_told_as_slurm_tells_it(age: int, words: str) -> None:
+    found = of_age("n1", NOW - age, age, NOW)
+    assert found is not None
+    assert found.why.endswith(f" {words}")
+
+
+def test_a_failing_node_without_a_reason_and_a_notice_without_one_are_told_all_the_same() -> None:
+    found = of_node(SlurmNode(name="n1", states=frozenset({"FAILING"})), NOW, OURS)
+    assert found is not None
+    assert found.why == "Slurm has its node as failing: no reason is given"
+    bare = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW)
+    assert of_notice("n1", bare).why == f"{NoticeKind.REBALANCE} notice"
+
+
+def test_a_job_whose_limit_was_renewed_often_enough_is_told_so() -> None:
+    ends = of_limit(job(limit=120), 10.0, 2, 2, NOW)
+    assert ends is not None
+    assert ends.why == "its time limit of 00:02:00 ends, and it was requeued for that 2 times"
+    assert ends.what == "job:7"

@@ -65,3 +65,9 @@ def test_words_that_nobody_knows_are_given_as_they_are() -> None:
     found = obstacle(CRIU + "(criu/new.c:1): Something\n new")
     assert found is not None
     assert found.why == "criu dump: exit 1: (criu/new.c:1): Something new"
+
+
+def test_words_that_nobody_knows_are_cut_at_two_hundred_characters() -> None:
+    found = obstacle("job 7: no checkpoint: " + "y" * 300)
+    assert found is not None
+    assert found.why == "y" * 200

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.policies.verdict import (
     Asker,
     PoolCase,
@@ -225,3 +226,169 @@ def test_a_begin_time_keeps_a_job_until_it_comes() -> None:
 def test_what_slurm_adds_to_its_reason_is_told() -> None:
     job = changed(reason="ReqNodeNotAvail", description="UnavailableNodes:g1")
     assert told_by_slurm(job).endswith("is not available (UnavailableNodes:g1)")
+
+
+# at the very bounds
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        changed(node_cpus=8, cpus=8),
+        changed(node_memory=32000),
+        changed(cpu_memory=32000),
+        changed(cpu_memory=4000, node_cpus=8, cpus=8),
+        changed(gres="gres/gpu:2"),
+        changed(limit=7200),
+        changed(limit=None),
+        changed(node_count=4),
+        changed(cpus=32),
+    ],
+)
+def test_what_is_just_enough_keeps_no_job(job: SlurmJob) -> None:
+    assert verdict(job).predicate == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (7260, "time limit is 2 h 01 min, the partition's 2 h 00 min (sbatch -t)"),
+        (7201, "time limit is 2 h 00 min, the partition's"),
+    ],
+)
+def test_a_time_limit_is_told_in_hours_and_minutes(limit: int, words: str) -> None:
+    assert words in verdict(changed(limit=limit)).reason
+
+
+@pytest.mark.parametrize(
+    ("most", "words"), [(3540, "59 min"), (3599, "59 min"), (3600, "1 h 00 min")]
+)
+def test_the_partitions_limit_is_told_in_minutes_up_to_an_hour(most: int, words: str) -> None:
+    found = verdict(JOB, replace(CASE, max_time=most - 60.0))
+    assert found.reason.startswith("the job's time limit is 1 h 00 min, the partition's ")
+    assert verdict(changed(limit=9000), replace(CASE, max_time=most)).reason.endswith(
+        f"the partition's {words} (sbatch -t)"
+    )
+
+
+def test_a_job_that_asks_for_memory_by_cpu_gets_one_cpu_at_least() -> None:
+    asked = changed(cpu_memory=33000, node_cpus=0)
+    assert verdict(asked).reason == "its nodes have 32000 MiB, the job asks for 33000 on one"
+
+
+def test_gpus_of_all_nodes_together_ask_for_enough_nodes() -> None:
+    assert [need(changed(job_gres=f"gres/gpu:{n}"), POOL) for n in (1, 2, 3, 4, 5)] == [
+        1, 1, 2, 2, 3,
+    ]  # fmt: skip
+
+
+def test_a_cap_that_is_a_whole_number_of_nodes_allows_them() -> None:
+    assert 0.3 / 0.1 < 3, "as computers divide"
+    assert most_nodes(POOL, 0.1, (0.3,)) == 3
+    assert most_nodes(POOL, 0.1, (0.29,)) == 2
+    assert most_nodes(replace(POOL, max_nodes=9), 0.1, ()) == 4
+
+
+# who is let in
+
+
+@pytest.mark.parametrize(
+    ("job", "predicate"),
+    [
+        (changed(UNLISTED, account="Physics"), "filter"),
+        (changed(UNLISTED, qos="NORMAL"), "filter"),
+        (changed(account="arts", reason="AssocGrpCpuLimit"), "account"),
+        (changed(account="arts", reason="InvalidAccount"), "account"),
+        (changed(account="arts", reason="BadConstraints"), "kept"),
+        (changed(qos="long", reason="QOSNotAllowed"), "qos"),
+        (changed(qos="long", reason="QOSMaxJobsPerUserLimit"), "kept"),
+    ],
+)
+def test_who_slurm_let_in_is_believed_unless_it_says_otherwise(
+    job: SlurmJob, predicate: str
+) -> None:
+    assert verdict(job).predicate == predicate
+
+
+def test_a_user_that_nobody_knows_is_told_the_groups() -> None:
+    found = verdict(changed(UNLISTED, user=""), groups=frozenset({"arts"}))
+    assert found.reason == "its user is in none of the groups that may use it: chem"
+    free = replace(CASE, accounts=(), groups=(), qos=())
+    stranger = changed(UNLISTED, account="arts", qos="long")
+    assert verdict(stranger, free, groups=frozenset()).predicate == "filter"
+
+
+def test_without_a_default_partition_no_name_is_a_choice() -> None:
+    assert verdict(changed(partitions=("other",)), default="").predicate == "filter"
+
+
+# nodes that take no jobs
+
+
+@pytest.mark.parametrize(
+    ("states", "wanted", "predicate", "words"),
+    [
+        ((DRAINED, DRAINED, BUSY, OFF), 2, "health",
+         "2 of its 4 nodes take no jobs and 1 is busy: low"),
+        ((DRAINED, BUSY, BUSY, OFF), 2, "health",
+         "1 of its 4 nodes take no jobs and 2 are busy: low"),
+        ((DRAINED, BUSY | {"DRAIN"}, OFF, OFF), 3, "health", "2 of its 4 nodes take no jobs: low"),
+        ((DRAINED, DRAINED, BUSY, OFF), 1, "slurm", ""),
+        ((DRAINED, BUSY, OFF, OFF), 2, "slurm", ""),
+        ((BUSY, BUSY, BUSY, OFF), 2, "in use", "3 of its 4 nodes are in use"),
+        ((BUSY, BUSY, OFF, OFF), 2, "slurm", ""),
+    ],
+)  # fmt: skip
+def test_nodes_that_are_away_are_told_where_too_few_are_left(
+    states: tuple[frozenset[str], ...], wanted: int, predicate: str, words: str
+) -> None:
+    found = verdict(changed(node_count=wanted), replace(CASE, nodes=nodes(*states, reason="low")))
+    assert found.predicate == predicate
+    assert words in found.reason
+
+
+def test_the_reason_of_most_nodes_is_told() -> None:
+    some = nodes(*[DRAINED] * 4)
+    reasons = ("", f"{HOLD_MARK} no offer", f"{HOLD_MARK} no offer", "fan")
+    some = {
+        name: replace(one, reason=reason)
+        for (name, one), reason in zip(some.items(), reasons, strict=True)
+    }
+    assert verdict(JOB, replace(CASE, nodes=some)).reason == (
+        "4 of its 4 nodes take no jobs: no offer"
+    )
+    bare = replace(CASE, nodes=nodes(*[DRAINED] * 4))
+    assert verdict(JOB, bare).reason.endswith(": without a reason")
+
+
+def test_pools_of_another_partition_do_not_serve_the_job_together() -> None:
+    other = replace(CASE, pool=replace(POOL, name="more"), partition="other", nodes=None)
+    asker = replace(ASKER, job=changed(node_count=6, partitions=("burst", "other")))
+    assert [v.predicate for v in verdicts(asker, [CASE, other])] == ["size", "size"]
+
+
+def test_a_job_of_two_pools_could_do_with_all_nodes_of_each() -> None:
+    mate = replace(CASE, pool=replace(POOL, name="more", nodes=("m1", "m2")), nodes=None)
+    busy = replace(CASE, nodes=nodes(BUSY, OFF, OFF, OFF))
+    asker = replace(ASKER, job=changed(node_count=6))
+    assert [v.predicate for v in verdicts(asker, [busy, mate])] == ["in use", "slurm"]
+
+
+# what Slurm says
+
+
+def test_a_requeued_job_is_told_when_slurm_starts_it() -> None:
+    again = changed(reason="Priority", restarts=1, start=1090.0)
+    found = verdict(again)
+    assert (found.predicate, found.reason) == (
+        "requeued", "it was requeued: Slurm starts it in 90 s at the earliest",
+    )  # fmt: skip
+
+
+def test_a_script_whose_error_nobody_knows_is_held_for_an_error() -> None:
+    held = changed(reason="JobHeldUser", states=frozenset({"PENDING", "REQUEUE_HOLD"}))
+    assert "since its script ended with an error (" in told_by_slurm(held)
+
+
+def test_a_reason_that_slurm_has_not_yet_is_no_reason() -> None:
+    assert told_by_slurm(changed(reason="None")) == told_by_slurm(changed(reason=""))
