@@ -25,6 +25,8 @@ any              open intent         some are seen            adopt these, which
                                                               it answers; retry (tells which there
                                                               are)
 powering up      open intent         nothing                  retry (same token)
+any              open intent and     nothing of this intent   abandon, after long enough: the call
+                 another machine                              would make its node a second one
 not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
 powering up      machine, registered there                    relaunch, after the grace
@@ -309,9 +311,12 @@ def served(view: CloudView) -> set[str]:
     """Nodes that have a machine, or an open launch that may have made one, of whichever cloud. One
     whose end is decided serves nobody, however long its cloud keeps it.
     """
+    return _standing(view) | {n for i in view.intents for n in i.nodes}
+
+
+def _standing(view: CloudView) -> set[str]:
     leaving = {m.id for m in view.known if m.suspending}
     nodes = {m.node for m in view.known if not m.suspending}
-    nodes |= {n for i in view.intents for n in i.nodes}
     nodes |= {i.node for i in view.seen or () if i.state in _SERVES and i.id not in leaving}
     return nodes | view.elsewhere
 
@@ -484,13 +489,17 @@ def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
 
 def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
     some = found[intent.generation]
+    left = set(intent.nodes) - {i.node for i in some}
+    others = _standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
+    # The ledger lacked them when this was decided: its file was lost, or a list had not all.
+    served = sorted(left & others)
     if some:
         # For a launch that took effect the same call tells what else there is, and starts nothing.
         why = f"{len(some)} machine(s) of this open launch are there"
-        kind = Confirm if _is_whole(intent, found) else Retry
+        kind = Confirm if not left or served else Retry
         return kind(generation=intent.generation, reason=why)
     wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
-    if wanted:
+    if wanted and not served:
         return Retry(
             generation=intent.generation,
             reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
@@ -498,9 +507,10 @@ def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds
     age = view.now - intent.created
     if age < patience.visibility:
         return None
+    why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
     return Abandon(
         generation=intent.generation,
-        reason=f"no machine of it was seen for {age:.0f} s and Slurm wants none of its nodes",
+        reason=f"no machine of it was seen for {age:.0f} s and {why}",
     )
 
 

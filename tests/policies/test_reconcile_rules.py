@@ -45,6 +45,8 @@ STOPPED = replace(SEEN, state=InstanceState.STOPPING)
 MISSED = replace(KNOWN, misses=3)
 ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
+NINTH = instance("i-9", "pub2", "g9")
+BOTH = replace(INTENT, nodes=("pub2", "pub1"))
 
 
 def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> CloudView:
@@ -123,6 +125,22 @@ CASES = {
     "intent answered": (view(BOOTING, intents=(INTENT,), seen=(replace(SEEN, generation="g9"),)),
                         [("confirm", "g9")]),
     "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
+    "intent unanswered, wanted, one of its nodes has a machine by now": (
+        view(BOOTING, known=(KNOWN,), seen=(SEEN,), intents=(BOTH,)), [("abandon", "g9")]),
+    "intent unanswered, wanted, its node has a machine that is yet to be taken in": (
+        view(BOOTING, seen=(SEEN,), intents=(replace(INTENT, created=NOW - 9),)),
+        [("adopt", "i-1")]),
+    "intent unanswered, wanted, the machine of its node ends": (
+        view(BOOTING, known=(replace(KNOWN, suspending=True),), seen=(SEEN,), intents=(INTENT,)),
+        [("retry", "g9"), ("terminate", "i-1")]),
+    "intent answered in part, another machine has the other node": (
+        view(BOOTING, known=(KNOWN,), seen=(SEEN, NINTH), intents=(BOTH,)),
+        [("adopt", "i-9"), ("confirm", "g9")]),
+    "intents unanswered, wanted, of the same node": (
+        view(BOOTING, intents=(INTENT, replace(BOTH, generation="g8", created=NOW - 9))),
+        [("abandon", "g9")]),
+    "intent unanswered, wanted, another cloud serves its node": (
+        view(BOOTING, intents=(INTENT,), elsewhere=frozenset({"pub1"})), [("abandon", "g9")]),
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
     "wanted again, its machine was up before": (
