@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import pytest
 from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import quota as quotas
-from slurm_elastic.ckptroot.quota import Quota, allocated
+from slurm_elastic.ckptroot.quota import Quota, Room, allocated
 from slurm_elastic.ckptroot.site import Amount, Refused, Site
 
 pytestmark = ROOT_PART
@@ -210,3 +211,127 @@ def test_a_promise_that_takes_long_costs_nobody_a_save(
     with open(site.jobs / "quota" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert other.room(MIB).size > MIB
+
+
+# bounds
+
+
+def test_room_is_enough_up_to_its_last_byte() -> None:
+    room = Room(3 * MIB, "job_quota = 10M")
+    room.check(3 * MIB)
+    with pytest.raises(Refused, match=r"^no room: 3 MiB needed, 3 MiB left by job_quota = 10M$"):
+        room.check(3 * MIB + 1)
+    with pytest.raises(Refused, match="1 MiB needed, 0 MiB left"):
+        Room(-5 * MIB, "job_quota = 10M").check(MIB)
+
+
+def test_the_limit_that_leaves_the_least_is_the_room(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file system of 100 MiB, 20 of them free."""
+    there = SimpleNamespace(f_blocks=100, f_frsize=MIB, f_bavail=20)
+    monkeypatch.setattr(quotas.os, "statvfs", lambda path: there)
+    monkeypatch.setattr(quotas, "allocated", lambda path: 2 * MIB)
+    one, two = job(site, 1), job(site, 2)
+    two.room(MIB)
+    assert one.room(0) == Room(8 * MIB, "job_quota = 10M, the job has 2 MiB")
+    shares = {"job_quota": Amount("80%", share=0.8), "user_quota": Amount("50%", share=0.5)}
+    one._site = replace(site, **shares)  # type: ignore[arg-type]
+    found = one.room(0)
+    assert found.size == (20 - 1 - 1) * MIB
+    assert found.limit == (
+        f"keep_free = 1M of {site.jobs}, 20 MiB are free, 1 MiB promised to other saves"
+    )
+    there.f_bavail = 90
+    found = one.room(0)
+    assert found.size == (50 - 2 - 2 - 1) * MIB
+    assert found.limit == (
+        "user_quota = 50%, jobs of uid 2000 have 4 MiB, 1 MiB are promised to other saves of theirs"
+    )
+
+
+def test_what_was_found_at_a_refusal_counts_for_the_others(site: Site) -> None:
+    one, two = job(site, 1, 9 * MIB), job(site, 2)
+    with pytest.raises(Refused):
+        one.room(5 * MIB)
+    with pytest.raises(Refused, match="jobs of uid 2000 have 9 MiB"):
+        two.room(8 * MIB)
+
+
+def test_a_jobs_directory_is_counted_three_levels_deep(site: Site) -> None:
+    """Job, images, image: deeper than that nothing of root's is."""
+    top = site.jobs / "9"
+    deep = top / "images" / "1" / "x"
+    deep.mkdir(parents=True)
+    (top / "images" / "1" / "pages").write_bytes(b"x" * MIB)
+    before = allocated(top)
+    assert before >= MIB
+    (deep / "pages").write_bytes(b"x" * MIB)
+    assert allocated(top) == before
+    sizes = [path.lstat().st_blocks * 512 for path in (top / "images", deep.parent, deep)]
+    assert before == sum(sizes) + (top / "images" / "1" / "pages").stat().st_blocks * 512
+
+
+def test_what_vanishes_while_it_is_counted_counts_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Entry:
+        name = "gone"
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            raise FileNotFoundError
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(quotas.os, "scandir", lambda place: nullcontext([Entry()]))
+        assert allocated(site.jobs) == 0
+
+
+def test_what_they_have_is_roots_and_nobody_elses_to_say(site: Site) -> None:
+    one = job(site, 1)
+    one.settle()
+    file = site.jobs / "quota" / str(ALICE)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (site.jobs / "quota").stat().st_mode & 0o777 == 0o700
+    os.chown(file, ALICE, ALICE)
+    with pytest.raises(Refused, match="belongs to uid 2000"):
+        one.room(0)
+    file.unlink()
+    os.truncate(_made(file), (16 << 20) + 1)
+    with pytest.raises(Refused, match="more than 16777216"):
+        one.room(0)
+
+
+def _made(file: Path) -> Path:
+    file.touch()
+    return file
+
+
+def test_nothing_is_left_open_or_locked(site: Site) -> None:
+    one = job(site, 1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        one.room(MIB)
+        one.settle()
+        with pytest.raises(Refused):
+            one.room(11 * MIB)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("patience", "tries"), [(10.0, 12), (2.0, 4)])
+def test_a_lock_is_waited_for_as_long_as_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, tries: int
+) -> None:
+    clock, tried = [0.0], []
+
+    def busy(lock: int, how: int) -> None:
+        tried.append(clock[0])
+        raise BlockingIOError
+
+    monkeypatch.setattr(quotas.fcntl, "flock", busy)
+    sleep = SimpleNamespace(
+        monotonic=lambda: clock[0], sleep=lambda _: clock.append(clock.pop() + 1.0)
+    )
+    monkeypatch.setattr(quotas, "time", sleep)
+    with pytest.raises(Refused, match=f"^/x: busy for {patience:.0f} s$"):
+        quotas._take(0, Path("/x"), patience)
+    assert len(tried) == tries
