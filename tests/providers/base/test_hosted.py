@@ -214,10 +214,17 @@ def test_machines_that_have_ended_are_not_made_again(rack: Rack) -> None:
     assert rack.did("run") == ["n2"]
 
 
-def test_a_refusal_ends_the_launch_and_what_runs_by_then_is_its_answer(rack: Rack) -> None:
+def test_a_refusal_ends_the_launch_and_what_runs_by_then_is_its_answer(
+    rack: Rack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     rack.wrong["run", "n2"] = REFUSED
     assert "n1" in launched(rack, "n1", "n2", "n3", "n4")
     assert rack.did("run") in (["n1", "n2"], ["n1", "n2", "n3"]), "the later ones are not tried"
+    partial = "launch is partial generation={} error=rack: BadImage: no such image"
+    assert caplog.messages == [partial.format("g1")]
+    launched(rack, "n1", generation="g3")
+    assert caplog.messages == [partial.format("g1")]
     with pytest.raises(ProviderError, match="BadImage"):
         launched(rack, "n2", generation="g2")
 

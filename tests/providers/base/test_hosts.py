@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.providers.base import hosts
 from slurm_elastic.providers.base.hosts import Hosts, deadline, left, until
 
 
@@ -164,3 +167,13 @@ def test_when_time_is_over_nothing_is_left() -> None:
         assert 0 < left() <= 1000
     with until(time.monotonic() - 1), pytest.raises(TimeoutError):
         left()
+
+
+def test_at_its_very_end_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "time", SimpleNamespace(monotonic=lambda: 5.0))
+    with until(5.0), pytest.raises(TimeoutError, match="the host took too long"):
+        left()
+    with until(5.5):
+        assert left() == 0.5
+    with until(None):
+        assert left() == math.inf

@@ -85,6 +85,17 @@ def test_what_lists_show_is_not_ordered_again_by_a_process_that_knows_nothing() 
     assert cloud.ordered == ["n1", "n3"]
 
 
+def test_what_a_list_has_shown_once_is_not_ordered_again_when_it_is_gone() -> None:
+    cloud = Cloud()
+    cloud.lists = [machine("n2")]
+    cloud.launch("n2")
+    cloud.lists = []
+    cloud.now += LAG
+    with pytest.raises(CapacityError, match="MachinesGone"):
+        cloud.launch("n2")
+    assert cloud.ordered == []
+
+
 def test_a_refusal_ends_the_launch_where_calls_come_one_after_the_other() -> None:
     cloud = Cloud()
     cloud.wrong = {"n2": FULL}

@@ -62,6 +62,10 @@ def test_a_price_is_the_tags_or_the_configurations_or_the_dearest(
     assert price_of(tag, kind, TYPES) == price
 
 
+def test_a_cloud_without_types_tells_no_price() -> None:
+    assert price_of(None, "s", {}) == 0.0
+
+
 def test_a_market_that_is_none_is_reserved() -> None:
     assert [market_of(w) for w in ("spot", "on-demand", "", "x")] == [
         Market.SPOT, Market.ON_DEMAND, Market.RESERVED, Market.RESERVED,

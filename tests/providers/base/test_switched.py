@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ConfigError,
+    ProviderError,
+    TransientError,
+)
 from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Pool
-from slurm_elastic.providers.base.claims import Claim, Claims
+from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.switched import SwitchedHosts
 from slurm_elastic.providers.base.tags import GENERATION
@@ -329,3 +337,22 @@ def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(
 def test_a_claim_is_on_the_disk_before_its_host_is_touched(bed: Bed) -> None:
     with bed.claims._opened() as db:
         assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    assert str(bed.file) not in [os.readlink(one) for one in links if os.path.lexists(one)]
+
+
+def test_where_the_claims_are_is_said_by_the_settings_or_the_state_directory(
+    tmp_path: Path,
+) -> None:
+    settings = HostsCloud(
+        name="rack", location=Location.ON_PREMISES, hosts=HOSTS,
+        types={"host": InstanceType(cpus=2, memory=4096, price=0.05)},
+    )  # fmt: skip
+    site = SimpleNamespace(state=tmp_path)
+    claims_of(settings, str(tmp_path / "own.db"), None).take("h1", Claim(marks={}))
+    claims_of(settings, str(tmp_path / "own.db"), site).take("h2", Claim(marks={}))  # type: ignore[arg-type]
+    claims_of(settings, None, site).take("h1", Claim(marks={}))  # type: ignore[arg-type]
+    assert {path.name for path in tmp_path.iterdir()} == {"own.db", "claims-rack.db"}
+    assert Claims("rack", tmp_path / "own.db").all().keys() == {"h1", "h2"}
+    with pytest.raises(ConfigError, match="cloud 'rack': no file for its claims is named"):
+        claims_of(settings, None, None)

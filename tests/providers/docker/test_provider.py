@@ -247,8 +247,14 @@ class TestLaunching:
         with pytest.raises(TransientError):
             opened(proxy.url).launch(spec("bx1"))
 
-    def test_a_name_that_is_somebody_elses_is_a_refusal(self, proxy: EngineProxy) -> None:
-        there = {"Id": number_of(1), "Config": {"Labels": {}}, "State": {"Status": "running"}}
+    @pytest.mark.parametrize(
+        "change", [None, {"cluster": OTHER_UUID}, {"generation": "g2"}, {"node": "bx2"}]
+    )
+    def test_a_name_that_is_somebody_elses_is_a_refusal(
+        self, proxy: EngineProxy, change: dict[str, str] | None
+    ) -> None:
+        labels = None if change is None else row(1, **change)["Labels"]
+        there = {"Id": number_of(1), "Config": {"Labels": labels}, "State": {"Status": "running"}}
         proxy.fail(
             Fault(status=409, message='The container name "/x" is already in use', match="create"),
             answer("^GET .*/containers/site-bx1-[0-9a-f]+/json", 200, there),
@@ -268,6 +274,7 @@ class TestLaunching:
             opened(proxy.url).launch(spec("bx1"))
         assert caught.value.code == "NoNetwork"
         assert proxy.count("^DELETE") == 1
+        assert proxy.count("^DELETE .*force=True") == proxy.count("^DELETE .*v=True") == 1
 
     def test_one_whose_start_is_in_doubt_is_left_and_looked_for(self, proxy: EngineProxy) -> None:
         proxy.fail(
@@ -307,6 +314,21 @@ class TestRoom:
         proxy.fail(answer("/info", 200, {"NCPU": 6, "MemTotal": 64 << 30}))
         (offer,) = opened(hosts={"h0": DockerHost(url=proxy.url)}).offers(POOL)
         assert offer.free == 3
+
+    @pytest.mark.parametrize(
+        ("own", "free", "why"),
+        [
+            ({}, 3, "0 of 3500 MiB are given out"),
+            ({"cpus": 4}, 2, "0 of 4 cpus are given out"),
+            ({"memory": 1500}, 1, "0 of 1500 MiB are given out"),
+        ],
+    )
+    def test_what_is_not_set_is_asked_for(
+        self, proxy: EngineProxy, own: dict[str, int], free: int, why: str
+    ) -> None:
+        proxy.fail(answer("/info", 200, {"NCPU": 64, "MemTotal": 3500 << 20}))
+        (offer,) = opened(hosts={"h0": DockerHost(url=proxy.url, **own)}).offers(POOL)
+        assert (offer.free, offer.free_reason) == (free, why)
 
 
 class TestHosts:

@@ -173,6 +173,59 @@ def test_odd_answers_are_one_of_the_errors(place, answer, error, code):
     listener.close()
 
 
+@pytest.mark.parametrize(
+    ("status", "free"),
+    [
+        (b'{"ok":true,"capacity":5,"used":3}', 2),
+        (b'{"ok":true,"capacity":2,"used":3}', 0),
+        (b'{"ok":true,"capacity":2,"used":2}', 0),
+        (b'{"ok":true,"used":3}', None),
+        (b'{"ok":true,"capacity":2}', None),
+    ],
+)
+def test_what_is_free_is_what_the_agent_may_start_yet_where_it_says_so(place, status, free):
+    listener, thread = answering(place, status + b"\n")
+    fields = {f: getattr(POOL, f) for f in POOL.__struct_fields__}
+    wide = Pool(**fields | {"instance_types": ("slurmd", "other"), "zones": ("local",)})
+    offers = provider_at(place / "odd").offers(wide)
+    assert [(one.instance_type, one.free) for one in offers] == [("slurmd", free), ("other", free)]
+    thread.join()
+    listener.close()
+
+
+def test_a_pool_that_names_no_type_has_the_one_there_is(place):
+    listener, thread = answering(place, b'{"ok":true}\n')
+    fields = {f: getattr(POOL, f) for f in POOL.__struct_fields__}
+    (offer,) = provider_at(place / "odd").offers(Pool(**fields | {"instance_types": ()}))
+    assert offer.instance_type == "slurmd"
+    thread.join()
+    listener.close()
+
+
+def test_nothing_to_end_needs_no_agent(place):
+    provider_at(place / "none").terminate([])
+
+
+def test_an_agent_that_takes_no_connection_keeps_nobody(place):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "odd"))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(str(place / "odd"))
+            caught = []
+
+            def ask():
+                try:
+                    provider_at(place / "odd", timeout=0.3).check()
+                except TransientError as error:
+                    caught.append(error)
+
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            eventually(lambda: caught)
+            asking.join()
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
 def test_a_user_who_is_not_slurmuser_gets_an_auth_error(served):
     pid = os.fork()
