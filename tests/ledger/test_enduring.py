@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -148,6 +150,30 @@ def test_another_file_in_its_place_is_opened_at_once(followed: Followed, path: P
         assert followed.heartbeat("daemon") == (T0, 7)
         followed.beat("ckptman", T0, 8)
         assert ledger.heartbeat("ckptman") == (T0, 8)
+
+
+def test_the_file_that_was_there_before_is_let_go(followed: Followed, path: Path) -> None:
+    path.rename(path.with_name("aside.db"))
+    Ledger(path).close()
+    assert followed.heartbeat("daemon") is None
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    names = {os.readlink(one) for one in links if os.path.lexists(one)}
+    assert {Path(n).name for n in names if n.startswith(f"{path.parent}/")} >= {path.name}
+    assert not [name for name in names if "aside.db" in name]
+
+
+def test_locks_of_others_are_waited_for_as_usual(followed: Followed) -> None:
+    assert followed._select("pragma busy_timeout")[0][0] == 10_000
+
+
+def test_any_thread_may_find_it_once_it_is_there(path: Path, clock: Clock) -> None:
+    with closing(Followed(path.parent / "state" / path.name)) as followed:
+        path.parent.joinpath("state").mkdir()
+        with closing(Ledger(path.parent / "state" / path.name)) as ledger:
+            ledger.beat("daemon", T0, 7)
+        clock.up += AGAIN
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(followed.heartbeat, "daemon").result() == (T0, 7)
 
 
 def test_one_that_cannot_be_opened_is_tried_now_and_then(

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from slurm_elastic.ledger import Ledger, retention
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.model import Instance, LaunchSpec
 from slurm_elastic.model_ledger import MACHINE_JOBS
+from slurm_elastic.store.files import open_memory
 
 DAY = 86400.0
 OFFERS = tuple(offer(zone=f"z{n}", price=0.01 * (n + 1), on_demand=0.2 + n) for n in range(12))
@@ -164,6 +166,76 @@ def test_a_file_is_made_anew_for_a_megabyte_and_not_for_less(
     db.execute("drop table bulk")
     assert retention.give_back(db) is back
     assert caplog.messages == (["the ledger gave 1 MB back"] if back else [])
+
+
+def bulk(db: sqlite3.Connection, free: int, used: int) -> int:
+    """Pages of a file that are free and used, besides a few; the bytes that are free."""
+    for name, pages in (("one", free), ("two", used)):
+        db.execute(f"create table {name} (one blob)")
+        db.execute(f"insert into {name} values (zeroblob(?))", (pages * 4096,))
+    db.execute("drop table one")
+    return int(db.execute("pragma freelist_count").fetchone()[0]) * 4096
+
+
+@pytest.mark.parametrize(("free", "used", "back"), [(400, 600, False), (600, 400, True)])
+def test_a_file_is_made_anew_of_which_more_than_half_is_free(
+    ledger: Ledger, free: int, used: int, back: bool
+) -> None:
+    bulk(ledger._db, free, used)
+    assert retention.give_back(ledger._db) is back
+
+
+@pytest.mark.parametrize(("less", "back"), [(0, True), (1, False)])
+def test_it_is_made_anew_from_so_much_on_that_is_free(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, less: int, back: bool
+) -> None:
+    found = bulk(ledger._db, 600, 100)
+    monkeypatch.setattr(retention, "FREE", found + less)
+    assert retention.give_back(ledger._db) is back
+
+
+@pytest.mark.parametrize(("less", "back"), [(0, True), (1, False)])
+def test_a_file_is_made_anew_where_the_disk_takes_it_three_times(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, less: int, back: bool
+) -> None:
+    bulk(ledger._db, 600, 100)
+    pages = int(ledger._db.execute("pragma page_count").fetchone()[0])
+    left = SimpleNamespace(f_bavail=3 * pages - less, f_frsize=4096)
+    monkeypatch.setattr(retention, "os", SimpleNamespace(statvfs=lambda _: left))
+    assert retention.give_back(ledger._db) is back
+
+
+def test_a_disk_that_does_not_say_what_it_has_is_left_alone(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_: str) -> None:
+        raise OSError("stale")
+
+    caplog.set_level("INFO")
+    bulk(ledger._db, 600, 100)
+    monkeypatch.setattr(retention, "os", SimpleNamespace(statvfs=away))
+    assert not retention.give_back(ledger._db)
+    assert caplog.messages == ["the ledger keeps its free 2 MB for now: stale"]
+
+
+def test_what_is_in_memory_alone_has_nothing_to_give_back() -> None:
+    with closing(open_memory(ledger_schema.LEDGER)) as db:
+        bulk(db, 600, 100)
+        assert not retention.give_back(db)
+
+
+def test_a_launch_that_cannot_be_read_stays_as_it_is_and_keeps_no_other_long(
+    ledger: Ledger,
+) -> None:
+    launch(ledger, "g1", T0)
+    launch(ledger, "g2", T0)
+    ledger._db.execute("update launches set offer = '[broken' where generation = 'g1'")
+    ledger.compact(T0 + 2 * DAY)
+    (broken,) = ledger._select("select offer from launches where generation = 'g1'")
+    assert broken[0] == "[broken"
+    kept = ledger.launch("g2")
+    assert kept is not None
+    assert kept.offers == (OFFERS[3],)
 
 
 def test_a_locked_file_keeps_its_free_room_and_all_else(
