@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.ckptstate import (
     KNOWN_IMAGES,
     CheckpointState,
+    Held,
     Migration,
     RecordedNotice,
     Step,
@@ -54,6 +56,56 @@ def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
         state._db.commit()
         (found,) = state.migrations()
     assert found.saves
+
+
+def test_a_state_that_fails_where_its_file_does_has_no_trouble_of_its_own(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.check()
+        assert state.trouble == ("", "", 0.0)
+
+
+def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path) -> None:
+    """As releases did that knew less of it."""
+    least = {
+        name: getattr(MOVE, name)
+        for name in ("run", "method", "threatened", "reason", "step", "began", "changed")
+    }
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.put(replace(MOVE, dump=9.0, tries=9, helped=9, again=True))
+        body = msgspec.json.encode(least).decode()
+        state._db.execute("update rescues set body = ?", (body,))
+        (found,) = state.migrations()
+    assert (found.cause, found.dump, found.saves, found.again) == (Cause.RECLAIM, 60.0, True, False)
+    assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
+    assert (Held().why, Held().pause) == ("", 0.0)
+
+
+def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints.db"
+    with (
+        contextlib.closing(CheckpointState(path)) as one,
+        contextlib.closing(CheckpointState(path)) as other,
+    ):
+        answers(one)
+        other.put(MOVE)
+        other.warn(NOTICE, now=5.0)
+        assert one.migrations() == (MOVE,)
+        assert one.was_moved(7, 0)
+        assert one.notices() == (NOTICE,)
+        one.put(ended(Step.BACK))
+        assert one.migrations() == other.migrations() == ()
+
+
+def test_moves_and_runs_are_read_at_once_and_once(tmp_path: Path) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.put(MOVE)
+        state.refresh()
+        asked: list[str] = []
+        state._db.set_trace_callback(asked.append)
+        for _ in range(2):
+            assert state.migrations() == (MOVE,)
+            assert state.was_moved(7, 0)
+        assert asked == ["select body from rescues"]
 
 
 def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
 ) -> None:
     ledger.refresh()
     assert ledger.check() is SOUND
+    assert (SOUND.end_only, SOUND.since) == ("", 0.0)
     ledger.intend(spec(), "r", T0)
     ledger.record(decision(1))
     with monkeypatch.context() as patched:

@@ -109,7 +109,7 @@ def test_while_the_disk_is_full_memory_stands_in_and_what_changed_goes_back(
 ) -> None:
     note(one, "b")
     one.check()
-    assert kind(one) is None
+    assert (kind(one), one.since) == (None, 0.0)
     disk.left = LEAST - 1
     one.check()
     assert (kind(one), one.since, names(one.db)) == (Kind.FULL, T0, ["a", "b"])
@@ -186,6 +186,22 @@ def test_the_trouble_is_told_once_and_again_when_it_is_another(
     clock.forward(AGAIN)
     one.check()
     assert caplog.messages[1:] == [f"{path} is used again after {5 * AGAIN:.0f} s"]
+
+
+def test_another_trouble_that_keeps_it_from_being_opened_is_told(
+    one: Refuge, path: Path, clock: Clock, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    one.give_up(locked)
+    disk.left = 0
+    for _ in range(2):
+        clock.forward(AGAIN)
+        one.check()
+        assert kind(one) is Kind.FULL
+    first, second = caplog.messages
+    assert first.startswith(f"away: another process has locked {path} (database is locked)")
+    assert second.startswith(f"away: the disk of {path.parent} is full")
 
 
 def test_the_first_failure_counts(one: Refuge, clock: Clock) -> None:

@@ -86,7 +86,7 @@ def test_only_ours_are_listed_and_known(oned: Oned) -> None:
     made = machines(oned)
     assert [v.id for v in made.live()] == [1]
     assert made.ours == {convert.instance_id("one", 1)}
-    assert oned.asked == [("vmpool.infoextended", instances.MINE, -1, -1, -1)]
+    assert oned.asked == [("vmpool.infoextended", -3, -1, -1, -1)]
 
 
 def test_one_of_no_cloud_that_can_be_told_is_told_of_once(
