@@ -376,6 +376,14 @@ def test_no_copy_is_made_of_what_is_never_past(path: Path, clock: Clock, disk: D
     assert not path.with_name("notes.db.kept").exists()
 
 
+def test_one_table_with_a_past_is_enough_for_a_copy(path: Path, clock: Clock, disk: Disk) -> None:
+    made = opened(path, clock, (Table(name="notes", keys=("id",)), *TABLES))
+    clock.forward(LOOK)
+    made.check()
+    made.db.close()
+    assert path.with_name("notes.db.kept").exists()
+
+
 def test_damage_that_a_thread_meets_is_acted_on_by_the_next_look(one: Refuge, path: Path) -> None:
     with pytest.raises(sqlite3.DatabaseError), one.noticing():
         raise damage()
