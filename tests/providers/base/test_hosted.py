@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from patience import stretched
@@ -16,7 +18,7 @@ from slurm_elastic.errors import AuthError, CapacityError, ProviderError, Transi
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.hosted import REMOVED_AT_ONCE, Room, room
-from slurm_elastic.providers.base.hosted_cloud import HostedCloud
+from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
 from slurm_elastic.providers.base.hosts import Hosts, deadline
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tagged import Tagged, TaggedProvider
@@ -408,3 +410,33 @@ def test_one_that_cannot_be_removed_stays_till_later(
     rack.wrong.clear()
     rack.instances()
     assert rack.machines == []
+
+
+# settings
+
+
+def settings(**more: object) -> HostedCloud:
+    return msgspec.convert({"name": "rack", "location": "on-premises"} | more, HostedCloud)
+
+
+@pytest.mark.parametrize(("threads", "good"), [(0, False), (1, True), (20, True), (21, False)])
+def test_so_many_calls_at_a_time_are_made_on_one_host(threads: int, good: bool) -> None:
+    assert settings().threads == 4
+    assert settings().needs_types
+    if good:
+        assert settings(threads=threads).threads == threads
+        return
+    with pytest.raises(msgspec.ValidationError):
+        settings(threads=threads)
+
+
+def test_a_host_by_two_names_is_told_of() -> None:
+    told: list[object] = []
+    draft = SimpleNamespace(problems=SimpleNamespace(add=lambda *words: told.append(words)))
+    addresses = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.1"}
+    own_addresses(draft, ("clouds", 0), "url", addresses)  # type: ignore[arg-type]
+    ((at, found, expected),) = told  # type: ignore[misc]
+    assert at == ("clouds", 0, "hosts", "c", "url")
+    assert "10.0.0.1" in found
+    assert found.endswith(", which hosts.a has already")
+    assert expected == "a url of its own"

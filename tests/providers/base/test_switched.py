@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -356,3 +357,37 @@ def test_where_the_claims_are_is_said_by_the_settings_or_the_state_directory(
     assert Claims("rack", tmp_path / "own.db").all().keys() == {"h1", "h2"}
     with pytest.raises(ConfigError, match="cloud 'rack': no file for its claims is named"):
         claims_of(settings, None, None)
+
+
+# settings
+
+
+def settings(**more: object) -> HostsCloud:
+    least = {
+        "name": "rack", "location": "on-premises", "hosts": HOSTS,
+        "types": {"host": {"cpus": 2, "memory": 4096, "price": 0.05}},
+    }  # fmt: skip
+    return msgspec.convert(least | more, HostsCloud)
+
+
+def test_what_is_not_said_is_as_people_are_told(tmp_path: Path) -> None:
+    """docs/configuration-clouds.md."""
+    found = settings()
+    assert (found.on_wait, found.off_wait, found.threads, found.claims) == (120, 180, 16, None)
+    assert found.room == 3
+    assert Market.SPOT not in found.markets
+
+
+@pytest.mark.parametrize(("threads", "good"), [(0, False), (1, True), (64, True), (65, False)])
+def test_some_hosts_are_asked_at_a_time(threads: int, good: bool) -> None:
+    if good:
+        assert settings(threads=threads).threads == threads
+        return
+    with pytest.raises(msgspec.ValidationError):
+        settings(threads=threads)
+
+
+@pytest.mark.parametrize("nothing", ["hosts", "types"])
+def test_a_cloud_of_hosts_has_some(nothing: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        settings(**{nothing: {}})
