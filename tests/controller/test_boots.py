@@ -1,0 +1,299 @@
+"""When a boot is given up, what is counted against a pool, and why: bound by bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import cast
+
+import pytest
+from ledger_cases import instance, offer, spec
+from msgspec.structs import replace
+
+from slurm_elastic.config import Timings
+from slurm_elastic.controller import boots
+from slurm_elastic.controller.boots import (
+    GATE,
+    KEY_FAILED,
+    KEY_REFUSED,
+    BootTimeouts,
+    expect_requeued,
+    record_boot_failures,
+    unregistered_instances,
+)
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import COOL_DOWN, Exclusion
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.boots import TimedOut
+from slurm_elastic.spool import Request
+from tests.controller.world import PUB, Inline, World
+
+RESUME = 100.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    timings = Timings(suspend_time=900, suspend_timeout=30, resume_timeout=RESUME)
+    made = World(tmp_path, timings=timings)
+    yield made
+    made.close()
+
+
+def booting(
+    world: World, ident: str = "i-1", node: str = "pub1", age: float = 0.0, **fields: object
+) -> Machine:
+    launched = world.now - age
+    one = instance(
+        ident,
+        node,
+        f"g{launched * 1000:.0f}-{ident[2:] * 8}x",
+        launched=launched,
+        bought=offer(cloud="pub"),
+    )
+    world.ledger.adopt(replace(one, **fields), "burst", launched)
+    return next(m for m in world.ledger.machines() if m.instance.id == ident)
+
+
+def launched(world: World, request: str, created: float, *jobs: int) -> Machine:
+    """A machine that boots, of a launch that the ledger has."""
+    made = spec(
+        f"g{created * 1000:.0f}-x", ("pub1",), world.site.pools["burst"], offer(cloud="pub"), jobs
+    )
+    world.ledger.intend(made, request, created)
+    one = instance("i-1", "pub1", made.generation, launched=created, bought=made.offer)
+    world.ledger.launched(made.generation, [one], created)
+    (machine,) = world.ledger.machines()
+    return machine
+
+
+def last(world: World, subject: str, kind: str) -> str:
+    return next(d.reason for d in reversed(world.ledger.decisions(subject)) if d.kind == kind)
+
+
+# when
+
+
+@pytest.mark.parametrize(
+    ("looked", "waited", "due"),
+    [
+        (True, 89.5, False),
+        (True, 90.0, True),
+        (True, 1000.0, True),
+        (False, 94.5, False),
+        (False, 95.0, True),
+        (False, 159.5, True),
+        (False, 160.0, False),
+    ],
+)
+def test_a_boot_is_due_a_little_before_the_timeout_or_later_where_nobody_has_looked_yet(
+    world: World, looked: bool, waited: float, due: bool
+) -> None:
+    """Until a minute after the timeout, when slurmctld itself has surely given it up."""
+    made = BootTimeouts(
+        world.site,
+        cast(Executor, Inline()),
+        {},
+        world.spool,
+        lambda cloud: looked and cloud == "pub",
+    )
+    assert made._due("pub", waited) is due
+
+
+def test_the_time_since_slurm_asked_goes_by_no_clock_that_may_be_set(world: World) -> None:
+    made = BootTimeouts(world.site, cast(Executor, Inline()), {}, world.spool, lambda _: True)
+    seen: dict[str, float] = {}
+    asked = world.now - 30.0
+    assert made._waited(seen, "g1", lambda: asked) == 30.0
+    made._began = seen
+    world.now += 10.0
+    assert made._waited({}, "g1", lambda: asked - 5000.0) == 40.0, "it was seen before"
+    assert made._waited({}, "g2", lambda: world.now + 50.0) == 0.0, "the clock was set back"
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [(20.0, -20.0), (50.0, -50.0), (70.0, -50.0), (-10.0, 0.0)],
+    ids=["its request", "the longest wait", "not before that", "not after its launch"],
+)
+def test_a_launch_was_asked_for_with_its_request(world: World, before: float, asked: float) -> None:
+    created = world.now
+    request = f"{int((created - before) * 1e9)}-000001-resume"
+    machine = launched(world, request, created)
+    assert boots._asked(world.site, machine.instance) - created == pytest.approx(asked)
+
+
+def test_without_a_request_a_launch_was_asked_for_when_it_was_made(world: World) -> None:
+    machine = launched(world, "reconcile", world.now)
+    assert boots._asked(world.site, machine.instance) == world.now
+    unknown = replace(machine.instance, generation="g1800000123000-y", launched=7.0)
+    assert boots._asked(world.site, unknown) == 1800000123.0
+    assert boots._asked(world.site, replace(unknown, generation="strange")) == 7.0
+
+
+def test_what_is_overdue_is_told_with_the_times(world: World) -> None:
+    late = TimedOut(cloud="pub", machines=(), doubtful=("pub1", "pub2"))
+    assert boots._why(world.site, late) == (
+        "pub[1-2] did not register within 90 s (ResumeTimeout is 100 s)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "received", "left"),
+    [
+        ("r2", 1.0, ()),
+        ("r2", 0.0, ("pub1",)),
+        ("r2", -1.0, ("pub1",)),
+        ("r1", 1.0, ("pub1",)),
+    ],
+    ids=["later", "at once", "earlier", "its own"],
+)
+def test_a_node_that_slurm_asked_something_else_for_is_not_given_up(
+    world: World, request_: str, received: float, left: tuple[str, ...]
+) -> None:
+    machine = launched(world, "r1", world.now)
+    late = TimedOut(cloud="pub", machines=(machine,), doubtful=())
+    request = Request(
+        id=request_, kind="suspend", nodes=("pub1", "pub9"), received=world.now + received
+    )
+    assert boots._not_asked_again(world.site, late, [request]).nodes == left
+
+
+def test_which_machines_have_not_come_up_by_the_word_of_slurm(world: World) -> None:
+    booting(world, "i-1", "pub1", age=10.0)
+    booting(world, "i-2", "pub2", age=10.0)
+    booting(world, "i-3", "pub3", age=-10.0)
+    booting(world, "i-4", "pub1", age=10.0, cloud="onp")
+    world.ledger.registered("pub", ["i-2"], world.now)
+    request = Request(id="r", kind="resume-fail", nodes=PUB, received=world.now)
+    found = unregistered_instances(world.site, "pub", request)
+    assert [m.instance.id for m in found] == ["i-1"], "not one that is up, or younger"
+    assert unregistered_instances(world.site, "pub", replace(request, nodes=("pub2",))) == []
+    world.ledger.observe("pub", (), world.now + 1, world.site.pool_of)
+    assert unregistered_instances(world.site, "pub", request) == [], "it may have been taken"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [7]),
+        ({"restarts": 0}, []),
+        ({"states": frozenset({"RUNNING"})}, []),
+        ({"start": 0.0}, []),
+        ({"states": frozenset({"COMPLETING"}), "start": 0.0}, [7]),
+        ({"id": 8}, []),
+    ],
+    ids=["held", "never ran", "runs", "not held", "completing", "another"],
+)
+def test_jobs_that_slurmctld_has_requeued_itself_are_hurried(
+    world: World, fields: dict[str, object], expected: list[int]
+) -> None:
+    machine = launched(world, "r1", world.now, 7)
+    job = SlurmJob(
+        id=7, states=frozenset({"PENDING"}), restarts=1, start=world.now + 121, reason="BeginTime"
+    )
+    told = replace(job, **fields)
+    world.slurm._jobs[told.id] = told
+    assert expect_requeued(world.site, [machine]) == expected
+    assert bool(world.site.requeues) is bool(expected)
+    assert expect_requeued(world.site, []) == []
+
+
+# against whom
+
+
+def cool_downs(world: World) -> dict[str, float]:
+    return {c.scope: c.until - world.now for c in world.ledger.cool_downs(world.now)}
+
+
+def test_a_pool_rests_for_a_while_after_its_machine_and_the_next_at_once_counts_once(
+    world: World,
+) -> None:
+    first = booting(world, "i-1", "pub1", age=100.0)
+    record_boot_failures(world.site, [first], "boots", [7])
+    ((key, seconds),) = cool_downs(world).items()
+    assert seconds == world.config.timings.capacity_cooldown == 180.0
+    assert last(world, "pool:burst", "rests") == (
+        f"pool burst rests for {seconds:.0f} s: the machine of pub1 did not register"
+    )
+    world.now += 60.0
+    record_boot_failures(world.site, [booting(world, "i-2", "pub2", age=100.0)], "boots", [])
+    assert cool_downs(world) == {key: 120.0}, "it was on its way already"
+    assert [b.count for b in world.ledger.breakers()] == [2]
+    assert all(not b.until for b in world.ledger.breakers())
+    assert key.startswith("pub/")
+
+
+def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> None:
+    record_boot_failures(
+        world.site, [booting(world, age=100.0)], "boots", [7], taken_out="low memory"
+    )
+    told = last(world, "job:7", "boot-failed")
+    assert told == "Slurm took it out of service: low memory; 1 in a row in pool burst"
+    assert last(world, "job:7", "rests").endswith("Slurm took pub1 out of service: low memory")
+    (breaker,) = world.ledger.breakers()
+    assert "were taken out of service by Slurm: low memory" in breaker.cause
+
+
+def test_at_the_limit_the_pool_is_paused_and_told_of_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = world.config.timings.boot_failures
+    some = [booting(world, f"i-{n}", PUB[n % 3], age=100.0) for n in range(limit)]
+    record_boot_failures(world.site, some, "boots", [7])
+    record_boot_failures(world.site, [booting(world, "i-x", "pub1", age=100.0)], "boots", [7])
+    told = [r for r in caplog.records if r.getMessage().startswith("pool paused pool=burst")]
+    assert [r.levelname for r in told] == ["ERROR"]
+    assert f"seconds={world.config.timings.boot_cooldown:.0f} " in told[0].getMessage()
+    assert "`slurm-elastic clear burst` ends it" in told[0].getMessage()
+    assert [d.kind for d in world.ledger.decisions("job:7")].count("breaker-open") == 1
+    held = {row.scope for row in world.ledger.holds()}
+    assert held == set(PUB), "nothing of the pool is for Slurm to start"
+
+
+def test_machines_of_a_pool_that_is_no_more_count_against_nobody(world: World) -> None:
+    one = replace(booting(world, age=100.0), pool="gone")
+    record_boot_failures(world.site, [one], "boots", [7])
+    assert world.ledger.breakers() == ()
+    assert world.kinds("job:7") == []
+
+
+def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
+    some = [replace(booting(world), instance=instance(f"i-{n}", f"n{n}")) for n in range(17)]
+    world.site.record("join", KEY_FAILED, ("n16",), "i-16: too late")
+    assert boots._cause(world.site, some) == ""
+    assert boots._cause(world.site, some[1:]) == "; munge key not brought: too late"
+    world.site.record("join", KEY_REFUSED, ("n15",), "i-99: of another machine")
+    world.site.record("join", "other", ("n15",), "i-15: of another kind")
+    assert boots._cause(world.site, some[:16]) == ""
+    world.site.record("join", KEY_REFUSED, ("n15",), "i-15: an older word")
+    world.site.record("join", KEY_REFUSED, ("n15",), "i-15: wrong host key")
+    assert boots._cause(world.site, some[:16]) == "; munge key not brought: wrong host key"
+
+
+def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(world: World) -> None:
+    machine = booting(world, age=100.0)
+    mark = f"{GATE}{machine.instance.generation}:"
+    for comment, told in (
+        (f"{mark}no scratch disk", "; its check failed: no scratch disk"),
+        (f"{GATE}another:no scratch disk", ""),
+        ("", ""),
+    ):
+        world.slurm.set_node("pub1", comment=comment)
+        assert boots._cause(world.site, [machine]) == told
+    world.slurm.broken = SlurmError(("sinfo",), 1, "away")
+    assert boots._cause(world.site, [machine]) == ""
+
+
+@pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])
+def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: bool) -> None:
+    pool = world.site.pools["burst"]
+    for row in (
+        Exclusion(kind="breaker", scope="burst", until=world.now + left, count=3, cause="x"),
+        Exclusion(kind=COOL_DOWN, scope=boots.rest_key(pool), until=world.now + left, cause="x"),
+    ):
+        world.ledger.exclude(row)
+        assert boots._rests(world.site, pool) is rests
+        assert boots._rests(world.site, world.site.pools["rack"]) is False
+        world.ledger.readmit(row.kind, row.scope)
