@@ -85,8 +85,9 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node, or a part of one), ``job_gres`` (of all nodes together, as by --gpus) and ``features``
     what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
     each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
-    ``end`` is when it ended; ``allocated`` what it has, or had, of all its nodes, as Slurm spells
-    it (``cpu=4,mem=8G,gres/gpu=1``).
+    ``end`` is when it ended; ``preempted`` when Slurm will end a run that is to make room for a job
+    of higher priority (0: it is not); ``allocated`` what it has, or had, of all its nodes, as Slurm
+    spells it (``cpu=4,mem=8G,gres/gpu=1``).
     """
 
     id: int
@@ -129,6 +130,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node_memory: int = 0
     cpu_memory: int = 0
     end: float = 0.0
+    preempted: float = 0.0
     allocated: str = ""
 
     @property

@@ -12,7 +12,7 @@ from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Never, Situation, joint_mtti
-from slurm_elastic.policies.threat import PLANNED, Answer, Cause, Threat, due, notices
+from slurm_elastic.policies.threat import CERTAIN, PLANNED, Answer, Cause, Threat, due, notices
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
@@ -25,8 +25,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
 
     ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
     (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
-    only its time limit ends. ``can_move``: it is a batch job, which alone can be requeued.
-    ``probe``: it is time to see whether it can be saved.
+    only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which alone can
+    be requeued. ``probe``: it is time to see whether it can be saved.
     """
 
     run: JobRun
@@ -80,7 +80,7 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
         if action is not None:
             said = action.reason.startswith(reason)
             reason = action.reason if said else f"{reason}: {action.reason}"
-        saves = (action is not None or facts.cause in PLANNED) and all(
+        saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
         return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)

@@ -38,7 +38,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.policies.threat import Cause, Threat
+from slurm_elastic.policies.threat import OF_JOBS, Cause, Threat
 
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3
@@ -58,6 +58,10 @@ UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
 MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
+_CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
+"""Slurm's state of a job that it has ended for the cause of which it was saved."""
+_LAUNCHED = frozenset({"criu", "dmtcp"})
+"""Methods whose launcher, the batch script, stays while a saved job is stopped."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
@@ -94,10 +98,8 @@ def planned(site: Site, plan: Plan) -> Migration:
     """A move at its first step; not on the disk yet."""
     facts, now = plan.facts, site.now()
     # A run that was stopped in vain is not stopped once more: it works until the last moment. That
-    # its limit ends is certain.
-    before = facts.cause is not Cause.LIMIT and site.state.was_moved(
-        facts.run.job, facts.run.attempt
-    )
+    # its limit ends, or that it is preempted, is certain.
+    before = facts.cause not in OF_JOBS and site.state.was_moved(facts.run.job, facts.run.attempt)
     return Migration(
         run=facts.run,
         method=facts.choice.method,
@@ -287,7 +289,11 @@ def _requeue(site: Site, move: Migration) -> Migration:
             if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
                 return elsewhere
         reach("rescue.before-requeue")
-        site.slurm.requeue(run.job)
+        if _ends_in_grace(move, job):
+            name = "TERM" if move.method in _LAUNCHED else "KILL"  # else it is stopped
+            site.slurm.signal(run.job, name, full=False)
+        else:
+            site.slurm.requeue(run.job)
     except SlurmError as error:
         return _not_yet(site, move, str(error))
     reach("rescue.after-requeue")
@@ -296,6 +302,17 @@ def _requeue(site: Site, move: Migration) -> Migration:
     source = "its start" if move.image is None else f"save {move.image.number}"
     say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
     return move
+
+
+def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
+    """Whether its batch script is ended, so that Slurm requeues it itself: a run that it preempts,
+    and that ends within GraceTime. After ``scontrol requeue`` Slurm takes the end of the next run
+    for that of a preempted one, and begins the finished job once more (24.11, measured; mended in
+    a later 26.05). Where preempted jobs are cancelled, or nothing comes of it, the requeue follows.
+    """
+    if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
+        return False
+    return bool(job.preempted) and "RUNNING" in job.states
 
 
 def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | None:
@@ -311,10 +328,10 @@ def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | N
 
 def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
     """It ended because it saved itself for this move, as it does not catch our signal, or at the
-    time limit that it was saved for: it has not finished. That there is an older image says nothing
-    of how it ended.
+    time limit that it was saved for, or was preempted then: it has not finished. That there is an
+    older image says nothing of how it ended.
     """
-    if move.cause is Cause.LIMIT and "TIMEOUT" in job.states:
+    if _CUT_OFF.get(move.cause) in job.states:
         return move.image is not None
     if move.method != "signal" or "CANCELLED" in job.states:
         return False

@@ -30,6 +30,7 @@ from slurm_elastic.policies.threat import (
     of_limit,
     of_node,
     of_notice,
+    of_preemption,
     of_price,
     of_reservations,
 )
@@ -147,8 +148,8 @@ class Watch:
         choices = self._choices(known.values(), {one.what for one in of_nodes})
         saves = {n: save_seconds([i.seconds for i in some], settings.expected)
                  for n, some in images.items()}  # fmt: skip
-        limits = self._limits(known, choices, saves, now)
-        threats = by_subject([*of_nodes, *limits])
+        of_jobs = self._of_jobs(known, choices, saves, now)
+        threats = by_subject([*of_nodes, *of_jobs])
         return Snapshot(
             now=now,
             jobs=known,
@@ -187,22 +188,27 @@ class Watch:
                     found.append(of_price(one.node, costs, bid))
         return [one for one in found if one is not None]
 
-    def _limits(
+    def _of_jobs(
         self,
         jobs: Mapping[int, SlurmJob],
         choices: Mapping[int, CheckpointPlan],
         saves: Mapping[int, float],
         now: float,
     ) -> list[Threat]:
-        """Time limits that end soon, of jobs that may go on after them."""
+        """Time limits that end soon, of jobs that may go on after them; and jobs that can be saved
+        and that Slurm preempts.
+        """
         state = self._site.state
-        found, expected = [], self._site.config.checkpoint.expected
+        expected = self._site.config.checkpoint.expected
+        found = list[Threat | None]()
         for number, choice in choices.items():
             job = jobs[number]
             if choice.renewals and job.batch:
                 renewed = state.renewals(number, job.restarts)
                 save = saves.get(number, expected)
                 found.append(of_limit(job, save, choice.renewals, renewed, now))
+            if choice.method != "none" and job.batch:
+                found.append(of_preemption(job, now))
         return [one for one in found if one is not None]
 
     def machines(self, known: Collection[str] = ()) -> Mapping[str, Machine]:
@@ -272,8 +278,8 @@ class Watch:
     def _choices(
         self, jobs: Iterable[SlurmJob], threatened: Collection[str]
     ) -> Mapping[int, CheckpointPlan]:
-        """How jobs are saved that run on nodes of ours, on threatened ones, or that ask to go on
-        after their time limit.
+        """How jobs are saved that run on nodes of ours, on threatened ones, that ask to go on
+        after their time limit, or are preempted.
         """
         return {j.id: choice_of(self._site, j) for j in jobs if self._counts(j, threatened)}
 
@@ -283,7 +289,7 @@ class Watch:
             return False
         if any(node in site.pool_of or node in threatened for node in job.nodes):
             return True
-        return asks_for_limit(job.comment)
+        return asks_for_limit(job.comment) or bool(job.preempted)
 
     def count_anew(self, since: float) -> None:
         """Count the interruptions since then (Unix time)."""

@@ -23,6 +23,8 @@ _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
 _CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 """The environment of all that root runs."""
+_PREEMPTED = re.compile(r" PreemptTime=(\S+)")
+"""The first one of what follows BatchFlag is Slurm's: texts of the user's come later."""
 _LOOK = 0.5
 """Seconds between two looks at what might end an unanswered question."""
 
@@ -54,13 +56,16 @@ class Caller:
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as slurmctld has it. ``state`` is its base state, such as RUNNING."""
+    """A job as slurmctld has it. ``state`` is its base state, such as RUNNING; ``preempted``: it is
+    to make room for another one soon.
+    """
 
     state: str
     uid: int
     restarts: int
     array_job: int = 0
     array_task: int | None = None
+    preempted: bool = False
 
     def label(self, job: int) -> str:
         """The name that users have for the job: ``12``, or ``12_3`` of an array."""
@@ -170,12 +175,14 @@ def _job_state(text: str, job: int) -> JobState | None:
         ids, words = _words(fixed.partition(" JobName=")[0]), _words(fixed)
         uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
         task = ids.get("ArrayTaskId", "")
+        preempted = _PREEMPTED.search(rest)
         return JobState(
             state=words.get("JobState", ""),
             uid=int(uid[1]) if uid else -1,
             restarts=int(words.get("Restarts", "0") or 0),
             array_job=int(ids.get("ArrayJobId", "0") or 0),
             array_task=int(task) if task.isdigit() else None,
+            preempted=preempted is not None and preempted[1] != "None",
         )
     return None
 

@@ -221,6 +221,8 @@ class Session:
         found = callers.ask(self._site, self._caller.job, 5.0)
         if found is not None and ending(found, self._attempt):
             return True
+        if self._relay.terminated and found is not None and found.preempted:
+            return True  # the head has it end, so that Slurm itself requeues it
         # If slurmctld knows of no end, the user has sent that signal himself.
         self._relay.terminated = self._relay.terminated and found is None
         if late and found is not None and _runs(found, self._attempt):

@@ -27,7 +27,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.policies.threat import OF_JOBS, Cause
 from slurm_elastic.store.files import Schema, open_reader, open_writer
 from slurm_elastic.store.store import Store, Write
 
@@ -63,15 +63,14 @@ class Migration(Struct, frozen=True, kw_only=True):
     """The move of one run of a job, written down before each effect.
 
     ``cause``: of what; ``threatened``: those of its nodes that are to be left, none where only its
-    time limit ends; ``deadline`` (Unix time) when, where that is known. ``saves``: a save is wanted
-    and fits before it. ``image`` is what the next run goes on from (None: from its start). In
-    WAITING, SAVED and REQUEUEING ``at`` is when to act again; in WAITING None means when the node
-    is lost, and ``again`` that another save is tried then.
-    ``newest``: the number of the job's newest image when the save of this move was asked for (None:
-    it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
-    requeued job. ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the
-    nodes that its user keeps it off, and ``excluded`` all of them, where we keep it off more (None:
-    we do not).
+    time limit ends, or it is preempted; ``deadline`` (Unix time) when, where that is known.
+    ``saves``: a save is wanted and fits before it. ``image`` is what the next run goes on from
+    (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act again; in WAITING
+    None means when the node is lost, and ``again`` that another save is tried then. ``newest``: the
+    number of the job's newest image when the save of this move was asked for (None: it was not).
+    ``reached``: when each step was. ``helped``: how often a hold was taken off the requeued job.
+    ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the nodes that its user
+    keeps it off, and ``excluded`` all of them, where we keep it off more (None: we do not).
     """
 
     run: JobRun
@@ -100,7 +99,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     @property
     def what(self) -> tuple[str, ...]:
         """The nodes, or the job, that ``policies.threat`` names as threatened."""
-        return (f"job:{self.run.job}",) if self.cause is Cause.LIMIT else self.threatened
+        return (f"job:{self.run.job}",) if self.cause in OF_JOBS else self.threatened
 
     @property
     def renewed(self) -> bool:

@@ -12,6 +12,8 @@ planned end    its machine's maximum age   moved                                
 maintenance    a reservation (MAINT)       moved, if it may still run when that begins no
 drain          a date in the drain's text  moved, if it may still run at that time     no
 limit          the job's own time limit    requeued, with a full limit                 no
+preemption     Slurm, for a job of higher  moved, within the site's GraceTime          yes
+               priority
 unsavable      its first saves, that fail  requeued to on-demand, where a site wants   yes
 =============  ==========================  ==========================================  ===========
 
@@ -51,10 +53,15 @@ class Cause(StrEnum):
     MAINTENANCE = "maintenance"
     DRAIN = "drain"
     LIMIT = "limit"
+    PREEMPTION = "preemption"
     UNSAVABLE = "unsavable"
 
 
 PLANNED = frozenset({Cause.PLANNED_END, Cause.MAINTENANCE, Cause.DRAIN, Cause.LIMIT})
+CERTAIN = PLANNED | {Cause.PREEMPTION}
+"""The run is over at that time for certain, so that a save for it is no matter of the policy."""
+OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
+"""They end the job and concern none of its nodes."""
 
 
 class Answer(StrEnum):
@@ -199,6 +206,18 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     return Threat(
         what=f"job:{job.id}", cause=Cause.LIMIT, answer=Answer.MOVE, why=why, since=now, until=until
     )
+
+
+def of_preemption(job: SlurmJob, now: float) -> Threat | None:
+    """Slurm ends the run soon, as a job of higher priority is to have its place. None: it does not,
+    or says so when it has ended it already (no GraceTime).
+    """
+    if not job.preempted:
+        return None
+    return Threat(
+        what=f"job:{job.id}", cause=Cause.PREEMPTION, answer=Answer.MOVE, since=now,
+        why="a job of higher priority is to have its place", until=job.preempted,
+    )  # fmt: skip
 
 
 # all together

@@ -14,15 +14,15 @@ from sys import intern
 
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.slurm.answers import array_tasks, job_states, partitions
+from slurm_elastic.slurm.answers import array_tasks, job_states, partitions, preempted
 
 FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
     "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
-    "Reservation", "MinCpus", "MinMemory", "EndTime", "tres-alloc", "tres-per-job", "tres-per-node",
-    "tres-per-socket", "tres-per-task",
+    "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "tres-alloc", "tres-per-job",
+    "tres-per-node", "tres-per-socket", "tres-per-task",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix time, lists of array tasks whole."""
@@ -70,7 +70,8 @@ def _job(
     eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
     limit: str, priority: str, features: str, qos: str, reservation: str,
-    node_cpus: str, memory: str, end: str, allocated: str, job_wants: str, *wants: str,
+    node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
+    *wants: str,
 ) -> SlurmJob:  # fmt: skip
     code, found = _whole(exit_code, 0), job_states(state)
     return SlurmJob(
@@ -112,6 +113,7 @@ def _job(
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
         end=_time(end) if found & ENDED else 0.0,
+        preempted=preempted(found, _time(start), _time(end), _time(preempt)),
         allocated=intern("" if nodes in _NONE else " ".join(_given((allocated,)))),
     )
 

@@ -154,6 +154,126 @@ def test_a_number_of_times_that_is_none_is_refused(word: str) -> None:
     assert found.method == "none"
 
 
+# preemption
+
+
+def preempts(world: CkptWorld, number: int, *, mode: str = "REQUEUE", signal: str = "KILL") -> None:
+    """slurmctld has chosen it to make room, and ends it after GraceTime. A batch script that ends
+    before that is requeued by Slurm, or is PREEMPTED, as PreemptMode has it; OFF: nothing comes of
+    the signal.
+    """
+
+    def ends(job: int, name: str) -> None:
+        assert name == signal
+        if mode == "REQUEUE":
+            world.slurm.set_job(
+                job, "PENDING", nodes=(), preempted=0.0, reason="BeginTime",
+                restarts=world.job(job).restarts + 1, start=world.now + 121,
+            )  # fmt: skip
+        elif mode == "CANCEL":
+            world.slurm.set_job(job, "PREEMPTED", preempted=0.0)
+
+    world.slurm.on_signal = ends
+    world.slurm.set_job(number, preempted=world.now + 60.0)
+
+
+def test_a_preempted_job_is_saved_and_requeued_within_its_grace(world: CkptWorld) -> None:
+    begins(world, 7, limit=90_000)
+    (node,) = world.job(7).nodes
+    preempts(world, 7)
+    until = world.job(7).preempted
+    world.until(lambda: bool(world.migrations()) and world.migrations()[0].image is not None)
+    (moved,) = world.migrations()
+    assert (moved.cause, moved.threatened, moved.deadline) == (Cause.PREEMPTION, (), until)
+    assert moved.began < until - 50
+    world.until(lambda: world.back(7, 1))
+    assert world.slurm.calls["requeue"] == 0, "Slurm would begin the finished job once more"
+    assert "ckpt-drained" not in world.kinds(node), "nothing is wrong with its node"
+
+
+def test_a_launcher_ends_by_a_signal_that_it_can_catch(world: CkptWorld) -> None:
+    world.ckpt.checkpointers["criu"] = world.saver
+    begins(world, 7, comment="ckpt=criu")
+    preempts(world, 7, signal="TERM")
+    world.until(lambda: world.back(7, 1))
+    assert world.slurm.calls["requeue"] == 0
+
+
+@pytest.mark.parametrize("mode", ["CANCEL", "OFF"])
+def test_a_preempted_job_that_slurm_does_not_requeue_is_requeued(
+    world: CkptWorld, mode: str
+) -> None:
+    begins(world, 7, limit=90_000)
+    preempts(world, 7, mode=mode)
+    world.until(lambda: world.job(7).restarts == 1)
+    assert world.slurm.calls["requeue"] == 1
+    assert world.migrations()[0].image is not None
+
+
+def test_a_preempted_job_is_saved_whatever_the_policy_is() -> None:
+    world = CkptWorld(policy="none")
+    try:
+        begins(world, 7)
+        preempts(world, 7)
+        world.until(lambda: world.job(7).restarts == 1)
+        assert world.migrations()[0].image is not None
+    finally:
+        world.close()
+
+
+def test_a_run_that_was_preempted_while_it_was_held_is_requeued(world: CkptWorld) -> None:
+    """PreemptMode=CANCEL ends the run that was saved and stopped: nothing is lost by it."""
+    begins(world, 7)
+    world.die_at = "rescue.before-requeue"
+    preempts(world, 7)
+    world.until(lambda: world.service is None)
+    world.slurm.set_job(7, "PREEMPTED", preempted=0.0)
+    world.start_ckptman()
+    world.until(lambda: world.job(7).restarts == 1)
+
+
+def test_a_preempted_job_without_an_image_ends_as_slurm_wants_it(world: CkptWorld) -> None:
+    begins(world, 7)
+    world.saver.broken = CheckpointError("no")
+    preempts(world, 7)
+    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.slurm.set_job(7, "PREEMPTED", preempted=0.0)
+    world.until(lambda: world.migrations()[0].step is Step.ENDED)
+    assert world.job(7).restarts == 0
+
+
+def test_a_preempted_run_is_saved_though_a_move_of_it_came_to_nothing(world: CkptWorld) -> None:
+    begins(world, 7, limit=90_000)
+    (node,) = world.job(7).nodes
+    world.saver.broken = CheckpointError("no")
+    world.order("notice", node=node, deadline=world.now + 100, reason="r")
+    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.order("withdraw", node=node)
+    world.until(lambda: world.migrations()[0].step is Step.STAYED)
+    world.saver.broken = None
+    preempts(world, 7)
+    world.until(lambda: world.job(7).restarts == 1)
+    (moved,) = world.migrations()
+    assert (moved.cause, moved.image is not None) == (Cause.PREEMPTION, True)
+
+
+@pytest.mark.parametrize(
+    ("comment", "moved"), [("ckpt=fake", True), ("ckpt=none", False), ("", False)]
+)
+def test_a_preempted_job_on_the_sites_own_node_is_moved_where_it_can_be_saved(
+    comment: str, moved: bool
+) -> None:
+    world = CkptWorld(method="none")
+    try:
+        world.slurm.set_node("st1", "ALLOCATED")
+        world.slurm.set_job(7, "RUNNING", nodes=("st1",), start=world.now, comment=comment)
+        preempts(world, 7)
+        assert world.service is not None
+        assert ("job:7" in world.service.watch.look().leaving) is moved
+    finally:
+        world.close()
+
+
 # what is planned for nodes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,15 @@ def test_a_sigterm_ends_it_only_with_slurmctlds_word(
 ) -> None:
     held.relay.terminated, held.answers = True, [found]
     assert held.session._hold_ends() is over
+    assert held.restored == 0
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_a_sigterm_ends_one_that_is_preempted(held: Held, terminated: bool) -> None:
+    """It is the head's, and Slurm requeues what ends in its grace."""
+    held.relay.terminated = terminated
+    held.answers = [replace(says("RUNNING"), preempted=True)]
+    assert held.session._hold_ends() is terminated
     assert held.restored == 0
 
 

@@ -25,6 +25,16 @@ def test_a_users_own_texts_stand_for_no_field(name: str, comment: str) -> None:
     assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
 
 
+@pytest.mark.parametrize(("time", "preempted"), [("None", False), ("2026-11-21T22:37:49", True)])
+def test_whether_it_is_preempted(time: str, preempted: bool) -> None:
+    line = LINE.replace(
+        " Network", f" PreemptEligibleTime=2026-11-21T22:37:44 PreemptTime={time} Network"
+    )
+    found = _job_state(line.format(name="x", comment="x PreemptTime=now"), 8)
+    assert found is not None
+    assert found.preempted is preempted
+
+
 @pytest.mark.parametrize("name", ["x ArrayJobId=42 ArrayTaskId=7", "x JobName=y ArrayTaskId=7"])
 def test_a_name_makes_no_job_a_task_of_anothers_array(name: str) -> None:
     alone = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", "").format(name=name, comment=name)

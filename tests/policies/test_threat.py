@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
@@ -24,6 +25,7 @@ from slurm_elastic.policies.threat import (
     of_limit,
     of_node,
     of_notice,
+    of_preemption,
     of_price,
     of_reservations,
 )
@@ -149,6 +151,15 @@ def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
     assert of_limit(job(limit=None), 10.0, 2, 0, NOW) is None, "it has none"
     assert of_limit(job(limit=int(HORIZON) + 1), 10.0, 2, 0, NOW) is None, "not soon"
     assert of_limit(job(limit=2000), 700.0, 2, 0, NOW) is not None, "its saves are slow"
+
+
+def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> None:
+    assert of_preemption(job(), NOW) is None
+    found = of_preemption(replace(job(), preempted=NOW + 60), NOW)
+    assert found is not None
+    assert (found.what, found.cause, found.answer) == ("job:7", Cause.PREEMPTION, Answer.MOVE)
+    assert (found.since, found.until) == (NOW, NOW + 60)
+    assert found.begins(job(), 10.0, 5.0) == NOW, "the other job waits for its place"
 
 
 # when

@@ -73,6 +73,18 @@ def test_when_a_job_may_start_and_when_it_is_thought_to() -> None:
     assert job.description == "launch failed requeued held"
 
 
+def test_when_slurm_ends_a_run_that_it_preempts() -> None:
+    """24.11, with a GraceTime of 25 s: measured."""
+    runs = {"job_state": ["RUNNING"], "start_time": num(1795299433), "end_time": num(1795300033)}
+    chosen = runs | {"preempt_time": num(1795299437), "end_time": num(1795299462)}
+    requeued = {"job_state": ["PENDING", "COMPLETING"], "preempt_time": num(1795299490),
+                "start_time": num(0), "end_time": num(0)}  # fmt: skip
+    again = runs | {"preempt_time": num(1795299430)}
+    found = [job_of(NEW_JOB | one).preempted for one in (runs, chosen, requeued, again)]
+    assert found == [0.0, 1795299462.0, 0.0, 0.0]
+    assert job_of(NEW_JOB | runs | {"preempt_time": num(0)}).preempted == 0.0
+
+
 def test_what_a_checkpoint_needs_of_a_job() -> None:
     old = {"user_id": 1001, "group_id": 100, "comment": "ckpt=signal", "required_nodes": "n1",
            "array_job_id": 5, "array_task_id": 2, "exit_code": 10, "batch_flag": True}  # fmt: skip

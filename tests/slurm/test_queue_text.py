@@ -28,7 +28,7 @@ PLAIN = {
     "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
     "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
-    "EndTime": "N/A", "tres-alloc": "N/A",
+    "EndTime": "N/A", "PreemptTime": "N/A", "tres-alloc": "N/A",
 }  # fmt: skip
 
 
@@ -97,6 +97,14 @@ def test_what_slurm_adds_to_the_reason() -> None:
 def test_how_a_job_ended() -> None:
     assert one(exit_code=str(3 << 8)).exit_code == 3
     assert one(exit_code="9").killed_by == 9
+
+
+def test_when_slurm_ends_a_run_that_it_preempts() -> None:
+    runs = {"State": "RUNNING", "StartTime": "1800000100", "EndTime": "1800000260"}
+    assert one(**runs).preempted == 0.0
+    assert one(**runs, PreemptTime="1800000200").preempted == 1_800_000_260
+    assert one(**runs, PreemptTime="1800000050").preempted == 0.0, "that was its last run"
+    assert one(PreemptTime="1800000200", EndTime="1800000260").preempted == 0.0, "it was requeued"
 
 
 def test_what_it_wants() -> None:
