@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.report import Report, Row, holds, noted, quantile, report
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-WAVE = 8
+WAVE = 10
 """Jobs of a cause that run side by side; a wave takes three minutes."""
 
 

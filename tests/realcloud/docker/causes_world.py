@@ -31,7 +31,8 @@ LONG = 600.0
 """Seconds in which a wave has to be over, on a machine that is busy with other work."""
 MORE = 3
 """Steps that a job does after its move, and before it is struck."""
-SETTINGS = "probe: 1h, slack: 25s"
+EXPECTED, SETTINGS = "30s", "probe: 1h, slack: 25s"
+"""A save takes half a second, and twenty on a machine with thirty processes for each processor."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 COUNT = """\
 #!/bin/bash
@@ -77,6 +78,8 @@ class Struck:
 
 class CausesWorld(ServedWorld):
     """Two nodes for each cause, and the service."""
+
+    poll = 1.0  # many root parts together would take the processors from the jobs
 
     def __init__(self, engine: Engine, image: str, causes: Sequence[str], *, room: int = 8) -> None:
         self.causes, self.room = tuple(causes), room
@@ -237,7 +240,7 @@ class Reclaim(Lane):
 class Limit(Lane):
     """The job's own time limit: it comes by itself."""
 
-    options = ("--time=2",)
+    options = ("--time=3",)
     comment = "ckpt=criu,limit"
 
 
@@ -343,5 +346,5 @@ def causes_world(
     """The world, with the service on its head; jobs are saved for a cause alone."""
     with CausesWorld(engine, image, causes, room=room) as world:
         assert isinstance(world, CausesWorld)
-        world.serve(policy="on_notice", more=SETTINGS)
+        world.serve(policy="on_notice", more=SETTINGS, expected=EXPECTED)
         yield world

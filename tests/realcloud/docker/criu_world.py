@@ -115,6 +115,8 @@ class CriuWorld(ContainerWorld):
 
     conf_lines = CONF + "JobSubmitPlugins=lua\n"
     awaited = (*ContainerWorld.awaited, EQUIPPED, "/dev/log")
+    poll = 0.2
+    """Seconds between two looks of a job's root part for a request."""
 
     def __init__(
         self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0, conf: str = "",
@@ -157,7 +159,8 @@ class CriuWorld(ContainerWorld):
 
         Their scontrol answers unless ``silence`` says otherwise.
         """
-        text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\npoll = 0.2\n"
+        text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\n"
+        text += f"poll = {self.poll}\n"
         text += "scontrol = /shared/scontrol\n"
         (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 

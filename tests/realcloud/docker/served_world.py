@@ -22,23 +22,25 @@ clouds:
 pools:
   - {name: rack, cloud: onprem, nodes: "n[1-NODES]", cpus: 2, memory: 1G, real_memory: 1000,
      checkpoint: {method: criu}}
-checkpoint: {directory: /shared/ckpt, expected: 10s, MORE}
+checkpoint: {directory: /shared/ckpt, expected: EXPECTED, MORE}
 """
 
 
 class ServedWorld(CriuWorld):
     """``serve`` starts the service; what it remembers can be read."""
 
-    def serve(self, *, policy: str = "", fault: str = "", more: str = "") -> None:
+    def serve(
+        self, *, policy: str = "", fault: str = "", more: str = "", expected: str = "10s"
+    ) -> None:
         """Start slurm-elastic-ckptman on the head, as SlurmUser, in the place of another.
 
-        ``policy`` is the site's (empty: the default), ``more`` other settings of its checkpoints;
-        ``fault`` kills the service at that point.
+        ``policy`` is the site's (empty: the default), ``expected`` what a first save may take,
+        ``more`` other settings of its checkpoints; ``fault`` kills the service at that point.
         """
         settings = [f"policy: '{policy}'"] if policy else []
         settings += [more] if more else []
         text = SITE_YAML.replace("MORE", ", ".join(settings))
-        text = text.replace("NODES", str(len(self._static)))
+        text = text.replace("EXPECTED", expected).replace("NODES", str(len(self._static)))
         (self.directory / "keys" / "slurm-elastic.yaml").write_text(text)
         self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", "/shared/state"])
         self.run_service(["env", f"SLURM_ELASTIC_FAULT={fault}", *SERVICE])
