@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.actions import TerminateOrphan
+from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
 from slurm_elastic.policies.reconcile_rules import (
     CloudView,
     Intent,
@@ -401,6 +401,7 @@ def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
     [
         ({"decided": NOW - 299, "shown": False}, False),
         ({"decided": NOW - 300, "shown": False}, True),
+        ({"decided": NOW, "shown": False}, False),
         ({"decided": NOW + 1, "shown": False}, True),
         ({"decided": NOW - 299}, True),
         ({"decided": NOW - 4000, "misses": 2}, False),
@@ -485,6 +486,76 @@ def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
     kept, waiting = limit_disruption(actions, live)
     assert len(kept) <= max(10, live * 0.2)
     assert len(kept) + waiting == count
+
+
+def test_what_is_done_at_once_is_not_remembered() -> None:
+    finding = NoteEnd(machine="i-1", reason="x")
+    assert debounce([finding], {}, NOW, grace=0) == ((finding,), {})
+
+
+HERE, THERE, BEYOND = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "works"),
+    [
+        (HERE, THERE, True),
+        (HERE, HERE, False),
+        (THERE, HERE, False),
+        (THERE, BEYOND, False),
+        (None, BEYOND, False),
+    ],
+)
+def test_a_stopped_machine_works_where_its_node_is_at_its_address_alone(
+    own: str | None, others: str, *, works: bool
+) -> None:
+    """Another machine with the node's name runs, as after a tag was copied."""
+    world = view(
+        BUSY,
+        nodes={"pub1": SlurmNode(name="pub1", states=BUSY, address=HERE)},
+        known=(replace(KNOWN, address=own), NAMED),
+        seen=(STOPPED, replace(NAMED_SEEN, address=others)),
+    )
+    assert ("terminate-stopped" in kinds(world)) is not works
+
+
+@pytest.mark.parametrize(("there", "ends"), [(1, 0), (2, 1)])
+def test_a_list_that_lacks_just_half_is_believed_of_what_boots(there: int, ends: int) -> None:
+    """One is missing that slurmctld hears, and one that boots."""
+    listed = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(2, 2 + there)]
+    missing = both(many(1, BUSY), many(1, BOOTING, 1))
+    world = both(missing, many(there, BUSY, 2), seen=tuple(listed))
+    assert kinds(world).get("end-missing", 0) == ends
+
+
+def test_a_doubt_counts_nodes_without_any_machine_and_names_up_to_five() -> None:
+    def told(world: CloudView) -> str:
+        return repairs(world, Thresholds())[0].reason.partition(":")[0]
+
+    assert told(view(BUSY)) == (
+        "it lists 0 of 1 machines that were there, but slurmctld hears the nodes pub1"
+    )
+    assert told(many(5, BUSY)).endswith("hears the nodes pub0, pub1, pub2, pub3, pub4")
+    assert told(many(6, BUSY)).endswith("pub4 and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (view(None, known=(OLD,), seen=(SEEN,)), "Slurm has no such node"),
+        (view(UP, known=(replace(OLD, node="", max_age=3000), NAMED), seen=(SEEN, NAMED_SEEN)),
+         "its tags name no node and it is too old"),
+        (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+         "its machine is 100 s old, the pool's maximum is 50 s"),
+        (view(UP, known=(replace(AHEAD, max_age=50),), seen=(SEEN,)),
+         "its machine is from before the clock was set back, the pool's maximum is 50 s"),
+        (view(OFF, intents=(INTENT,)),
+         "no machine of it was seen for 1000 s and Slurm wants none of its nodes"),
+        (view(DOWN, known=(MISSED,)), "the cloud did not list it 3 times in a row"),
+    ],
+)  # fmt: skip
+def test_why_something_is_mended_is_told(world: CloudView, reason: str) -> None:
+    assert [a.reason for a in repairs(world, Thresholds())] == [reason]
 
 
 def seconds_for(count: int) -> float:

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from slurm_elastic.policies.capacity import (
     Bounds,
     Bursts,
+    Growth,
     OnDemand,
+    SemiElastic,
     Slurm,
     Spent,
     SteadyStream,
@@ -26,7 +28,12 @@ from slurm_elastic.policies.scaling import (
     PoolSnapshot,
     ScaleUp,
     ScalingPlan,
+    covers,
     decide,
+    demand_of,
+    desired_growth,
+    excess,
+    head_deficit,
     head_start,
     split_demand,
     stops,
@@ -239,3 +246,135 @@ def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() ->
         replace(asked, growth=Slurm()),
     ):
         assert decide(other).starts == ()
+
+
+# the parts that the simulator has, too
+
+
+def test_a_policy_that_counts_a_job_once_is_asked_for_the_new_ones() -> None:
+    queue = (job(1), job(2, times=2))
+    once = demand_of(now(pool(), queue=queue, covered=(1,)))
+    assert (len(once.queue), len(once.fresh)) == (3, 2)
+    rules = replace(RULES, growth=SemiElastic())
+    again = demand_of(now(pool(rules=rules), queue=queue, covered=(1,)))
+    assert (len(again.queue), len(again.fresh)) == (3, 3)
+
+
+def test_machines_are_counted_over_all_pools() -> None:
+    idle = (IdleInstance("n1", T - 9, T - 9),)
+    found = demand_of(
+        now(pool("a", idle=idle, taken=("n2",), promised=2, booting=3), pool("b", booting=1))
+    )
+    assert (found.idle, found.busy, found.booting) == (1, 3, 4)
+
+
+def test_a_growth_goes_up_to_the_bounds_where_there_are_any() -> None:
+    wants = demand_of(now(pool(), queue=(job(1), job(2))))
+    calm = demand_of(now(pool()))
+    assert desired_growth(OnDemand(), wants, Bounds(), Spent()) == (
+        2, "2 new jobs wait for 2 nodes",
+    )  # fmt: skip
+    bounded = desired_growth(OnDemand(), wants, Bounds(machines=1), Spent())
+    assert bounded == (1, "2 new jobs wait for 2 nodes; at most 1 machines")
+    assert desired_growth(OnDemand(), calm, Bounds(machines=1), Spent()) is None
+    assert desired_growth(OnDemand(), calm, Bounds(), Spent()) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "covered"),
+    [(None, True), (Growth(1, "why"), True), (Growth(0, "the budget is spent"), False)],
+)
+def test_a_growth_that_a_bound_stopped_whole_covers_nobody(
+    answer: Growth | None, *, covered: bool
+) -> None:
+    assert covers(OnDemand(), answer) is covered
+    assert not covers(SemiElastic(), answer), "which looks at the whole queue each time"
+
+
+def test_what_is_idle_goes_once_nothing_waits() -> None:
+    idle = (IdleInstance("n1", T - 9, T - 9), IdleInstance("n2", T - 9, T - 9))
+    assert excess(OnDemand(), demand_of(now(pool(idle=idle)))) == 2
+    assert excess(OnDemand(), demand_of(now(pool(idle=idle), queue=(job(1),)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("pools", "lacks"),
+    [
+        ([("a", 3, 1, 2)], ("a", 2)),
+        ([("a", 3, 1, 1)], None),
+        ([("a", 3, 1, 1), ("b", 3, 0, 3)], ("b", 3)),
+        ([("a", 3, 0, 3), ("b", 3, 3, 0)], None),
+        ([], None),
+    ],
+)
+def test_the_head_gets_what_it_lacks_where_there_is_room_for_all_of_it(
+    pools: list[tuple[str, int, int, int]], lacks: tuple[str, int] | None
+) -> None:
+    assert head_deficit(pools) == lacks
+
+
+def test_a_job_of_one_node_starts_when_the_first_machine_is_free() -> None:
+    assert head_start(1, T, [T + 50, T + 20]) == T + 20
+    assert head_start(2, T, [T + 50, T + 20]) == T + 50
+
+
+# what is told, and to the very machine
+
+
+def test_a_growth_that_gets_all_leaves_nothing_unserved() -> None:
+    plan = decide(now(pool(room=1), queue=(job(1),)))
+    assert plan.unserved is None
+    assert plan.covered == (1,)
+
+
+def test_why_a_machine_goes_is_told_with_its_times() -> None:
+    rules = PoolRules(growth=Slurm(), release=Idle(60))
+    plan = decide(now(pool(rules=rules, idle=(IdleInstance("n1", T - 900, T - 600),))))
+    assert plan.leaves == (
+        ("n1", "idle for 600 s, 900 s after its start, and nothing waits"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("room", "started"),
+    [
+        (1, [("a", 1)]),
+        (2, [("a", 1), ("a", 1)]),
+        (5, [("a", 1), ("a", 2)]),
+    ],
+)
+def test_warm_machines_come_out_of_the_room_that_a_growth_leaves(
+    room: int, started: list[tuple[str, int]]
+) -> None:
+    """Three are to be warm, and one of them is there by the growth."""
+    rules = replace(RULES, min_idle=3)
+    pools = (pool("a", rules=rules, room=room), pool("b", room=9))
+    plan = decide(now(*pools, queue=(job(1, "a", "b"),)))
+    assert [start[:2] for start in plan.starts] == started
+
+
+def test_no_more_are_flagged_than_are_too_many_in_all_pools() -> None:
+    rules = PoolRules(growth=OnDemand(), release=Flagged())
+    one, *two = (IdleInstance(f"n{i}", T - 900, T - 5) for i in range(3))
+    pools = (
+        pool("a", rules=rules, idle=(one,), taken=("busy",)),
+        pool("b", rules=rules, idle=tuple(two)),
+    )
+    assert [leave.node for leave in decide(now(*pools)).leaves] == ["n1", "n2", "n0"]
+
+
+def test_nothing_is_started_for_its_own_sake_where_jobs_wait_elsewhere() -> None:
+    rules = PoolRules(growth=SteadyStream(), release=Flagged())
+    pools = (pool("a", rules=rules, room=2), pool("b", rules=rules, room=2))
+    assert starts(split_demand(now(*pools))) == {"a": 1}
+    assert starts(split_demand(now(*pools, queue=(job(1, "b"),)))) == {"b": 1}
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, [0]), (3, [0, 1, 2]), (9, [*range(9)]), (11, [0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8])],
+)
+def test_weights_are_spread_over_nine_levels(count: int, expected: list[int]) -> None:
+    rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
+    idle = [IdleInstance(f"n{i}", T - 300 * i, T - 9) for i in range(count)]
+    assert list(weights(rules, idle, T, 1000).values()) == [1000 + level for level in expected]
