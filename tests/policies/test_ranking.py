@@ -23,9 +23,11 @@ from slurm_elastic.policies.ranking import (
     market,
     rank,
     risk,
+    serving,
     shortfall,
     unsold,
     used_by,
+    waste,
 )
 from tests.policies.strategies import NOW, offers, request
 
@@ -321,3 +323,85 @@ def test_what_is_bought_counts_in_each_scope_at_its_worst_price() -> None:
 
 def test_an_offer_of_another_cloud_is_none_of_the_pools() -> None:
     assert reason(OFFER, cloud="gcp") == "is of cloud aws, the pool is of gcp"
+
+
+# at the very bounds, and in words
+
+
+@pytest.mark.parametrize(
+    ("offer", "pool"),
+    [
+        (replace(OFFER, cpus=2, memory=1000), {}),
+        (replace(OFFER, gres={"gpu": 1}), {"gres": {"gpu": 1}}),
+        (OFFER, {"max_price": 0.10}),
+        (OFFER, {"zones": ("b", "a"), "instance_types": ("c5", "m5.large")}),
+        (told(replace(OFFER, on_demand_price=1.0), 1.01), {}),
+    ],
+)
+def test_what_is_just_enough_serves(offer: Offer, pool: dict[str, object]) -> None:
+    assert rank(request(**pool), [offer], Scope(), NOW).ranked
+
+
+def test_a_typed_price_may_be_a_hundredth_too_low_and_no_more() -> None:
+    assert "the right price" in reason(told(replace(OFFER, on_demand_price=1.0), 1.0101))
+
+
+def test_the_greater_part_that_nobody_can_use_is_wasted() -> None:
+    assert waste(request(), replace(OFFER, cpus=4, memory=8000)) == pytest.approx(0.875)
+    assert waste(request(), replace(OFFER, cpus=16, memory=2000)) == pytest.approx(0.875)
+    assert waste(request(), replace(OFFER, cpus=2, memory=1000)) == 0
+
+
+@pytest.mark.parametrize(
+    ("offer", "scope", "words"),
+    [
+        (OFFER, Scope(), "public, on-demand, $0.1000/h"),
+        (replace(SPOT, interruption_rate=0.5), Scope(),
+         "public, spot, $0.0400/h, taken 0.5 times an hour"),
+        (replace(OFFER, free=2), Scope(),
+         "public, on-demand, $0.1000/h; room is bounded: aws has 2 free"),
+    ],
+)  # fmt: skip
+def test_why_an_offer_is_taken_is_told_with_its_bound(
+    offer: Offer, scope: Scope, words: str
+) -> None:
+    assert rank(request(), [offer], scope, NOW).ranked[0].reason == words
+
+
+AWS_ONLY = {"aws": Limits(nodes=9, spot=3, dollars_per_hour=0.35)}
+
+
+@pytest.mark.parametrize(
+    ("offer", "scope", "room"),
+    [
+        (OFFER, Scope(pool_nodes={"std": 2}), 2),
+        (OFFER, Scope(pool_nodes={"std": None}), 4),
+        (OFFER, Scope(pool_nodes={"other": 1}), 4),
+        (OFFER, Scope(pool_nodes={"std": 4}, usage=Usage(nodes={"pool:std": 1})), 3),
+        (OFFER, Scope(cloud_limits=AWS_ONLY), 3),
+        (SPOT, Scope(cloud_limits=AWS_ONLY, usage=Usage(nodes={"cloud:aws:spot": 2})), 1),
+        (SPOT, Scope(cloud_limits=AWS_ONLY, usage=Usage(nodes={"market:spot": 2})), 3),
+        (OFFER, Scope(cloud_limits=AWS_ONLY, usage=Usage(nodes={"cloud:aws": 7})), 2),
+        (OFFER, Scope(cloud_limits=AWS_ONLY, usage=Usage(dollars_per_hour={"cloud:aws": 0.1})), 2),
+        (OFFER, Scope(cloud_limits={"gcp": Limits(nodes=1)}), 4),
+        (SPOT, Scope(limits=Limits(spot=3), usage=Usage(nodes={"market:spot": 2})), 1),
+        (SPOT, Scope(limits=Limits(on_demand=1)), 4),
+    ],
+)
+def test_each_bound_leaves_what_it_has_left(offer: Offer, scope: Scope, room: int) -> None:
+    assert rank(request(), [offer], scope, NOW).ranked[0].room == room
+
+
+def test_what_costs_nothing_is_bounded_by_no_dollars() -> None:
+    free = replace(OFFER, price=0.0, on_demand_price=None)
+    spent = Scope(limits=Limits(dollars_per_hour=1.0), usage=Usage(dollars_per_hour={"": 2.0}))
+    assert rank(request(), [free], spent, NOW).ranked[0].room == 4
+
+
+def test_launches_stay_within_what_the_earlier_ones_leave() -> None:
+    some = [replace(SPOT, free=2), replace(OFFER, free=9), replace(OFFER, zone="b", price=0.11)]
+    found = serving(request(), some, Scope(limits=Limits(nodes=3)), NOW)
+    assert [(r.offer.market, r.room) for r in found] == [(Market.SPOT, 2), (Market.ON_DEMAND, 1)]
+    two = [replace(OFFER, free=1), replace(OFFER, zone="b", free=9)]
+    capped = Scope(limits=Limits(dollars_per_hour=0.35))
+    assert [r.room for r in serving(request(), two, capped, NOW)] == [1, 2]

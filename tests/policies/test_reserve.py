@@ -90,6 +90,16 @@ def test_so_much_may_the_purchases_lose_at_most() -> None:
     assert trailing(usage, LONG, 1.0, weeks=1) == (first,), "without a word on it, a fiftieth"
 
 
+def test_the_mean_use_of_twelve_weeks_counts() -> None:
+    """Half of the time is what it takes: six of twelve weeks."""
+    late = [[]] * 20 + [[float(WEEK)]] * 8
+    assert trailing(late, LONG, 1.0) == (Bought(26, 0, 1),)
+
+
+def test_purchases_that_have_cost_just_as_much_as_on_demand_lose_nothing() -> None:
+    assert trailing(used(1, 1, 1), LONG, 1.0, regret=0.0) == (Bought(2, 0, 1),)
+
+
 def test_only_the_past_is_known() -> None:
     usage = used(1, 0.2, 0.7, 0.9, 0, 1, 1, 0.3, 0.8, 1)
     whole = trailing(usage, SHORT, 1.0)
