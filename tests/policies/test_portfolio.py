@@ -236,7 +236,7 @@ def test_a_steady_use_is_reserved_once_a_term() -> None:
 
 def test_a_use_that_falls_is_not_reserved_for_a_year() -> None:
     """Whatever shorter terms there are: the whole of each is looked at."""
-    year = ReservedClass(name="year", term=52 * WEEK, upfront=100, price=0.2)
+    year = ReservedClass(name="year", term=52 * WEEK, upfront=1000, price=0.2)
     never = ReservedClass(name="never", term=4 * WEEK, upfront=1e9, price=0.2)
     falling = [[168.0], [158.0], [148.0], [138.0]]
     assert online([[168.0]] * 4, (year, never), 1.0) == (Bought(4, 0, 1),)
