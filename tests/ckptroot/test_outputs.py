@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from needs import ROOT_PART
@@ -318,3 +320,111 @@ def test_what_is_appended_while_it_is_compared_is_kept(
     back(place, [out], {out: 4})
     assert Path(out).read_bytes() == b"one\n"
     assert Path(f"{out}.cut-7-3").read_bytes() == b"two\nB\n"
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFREG, stat.S_IFIFO])
+def test_a_steps_outputs_are_its_files_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    fstat = os.fstat
+    with monkeypatch.context() as step:
+        seen = SimpleNamespace(st_mode=kind | 0o644)
+        step.setattr(outputs.os, "fstat", lambda fd: seen if fd in (1, 2) else fstat(fd))
+        assert outputs.of_step(tmp_path) == []
+        found = []
+        for error in ("/home/out", "/home/err"):
+            for name, target in (("1", "/home/out"), ("2", error)):
+                (tmp_path / name).unlink(missing_ok=True)
+                (tmp_path / name).symlink_to(target)
+            found.append(outputs.of_step(tmp_path))
+    regular = kind == stat.S_IFREG
+    assert found == ([["/home/out"], ["/home/out", "/home/err"]] if regular else [[], []])
+
+
+def test_all_outputs_together_take_no_more_than_they_may(place: Path) -> None:
+    out, err = (write(place / "home" / name, b"12345") for name in ("out", "err"))
+    before = descriptors()
+    kept = place / "keep"
+    with pytest.raises(Refused, match="more than 4 bytes of data"):
+        outputs.keep(kept, ["/not/saved", out, err], {out: 5, err: 5}, CALLER, 9)
+    outputs.keep(kept, ["/not/saved", out, err], {out: 5, err: 5}, CALLER, 5)
+    assert sorted(path.name for path in kept.iterdir()) == ["1", "2"]
+    assert descriptors() == before
+
+
+def test_what_was_done_is_said(place: Path) -> None:
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
+    before = descriptors()
+    assert back(place, [out], {out: 8}) == [], "there was nothing to do"
+    write(place / "home" / "out", b"one\n")
+    assert back(place, [out], {out: 8}) == [f"{out}: 8 bytes given back, 4 were there"]
+    assert back(place, [out], {out: 4}) == [f"{out}: cut from 8 to 4 bytes"]
+    write(place / "home" / "out", b"others\n")
+    (said,) = outputs.clear(place / "keep", [out], CALLER)
+    assert (
+        said == f"{out}: 7 bytes of earlier runs, or of others, what was there is in {out}.cut-7-0"
+    )
+    assert outputs.sizes([out], CALLER) == {out: 0}
+    assert descriptors() == before
+
+
+def test_a_file_of_its_own_that_is_gone_is_not_made_and_an_output_is(place: Path) -> None:
+    data, out = str(place / "home" / "data"), str(place / "home" / "out")
+    with pytest.raises(Refused, match=f"^{data}: No such file"):
+        back(place, [], {data: 3})
+    (place / "keep" / "0").write_bytes(b"one")
+    before = os.umask(0)
+    try:
+        back(place, [out], {out: 3})
+    finally:
+        os.umask(before)
+    assert Path(out).stat().st_mode & 0o777 == 0o644
+
+
+def test_what_its_copies_lack_of_its_outputs_is_asked_for(place: Path) -> None:
+    out, err = (write(place / "home" / name, b"x" * 20_000) for name in ("out", "err"))
+    taken = Path(out).stat().st_blocks * 512
+    before = descriptors()
+    assert outputs.new(place / "keep", [out, "/nowhere", err], CALLER) == 2 * taken
+    outputs.keep(place / "keep", [out, "/nowhere", err], {out: 20_000}, CALLER, PLENTY)
+    assert outputs.new(place / "keep", [out, "/nowhere", err], CALLER) == taken
+    (place / "keep" / "2").write_bytes(b"y" * 100_000)
+    assert outputs.new(place / "keep", [out, "/nowhere", err], CALLER) == 0
+    assert descriptors() == before
+
+
+def test_a_thousand_such_files_are_enough(place: Path) -> None:
+    file = write(place / "home" / "log", b"one\ntwo\n")
+    Path(file).chmod(0o777)
+    for name in ("", *(f".{number}" for number in range(1, 999))):
+        Path(f"{file}.cut-7-3{name}").touch()
+    (said,) = back(place, [], {file: 4})
+    assert said.endswith(f"what was there is in {file}.cut-7-3.999")
+    assert Path(f"{file}.cut-7-3.999").stat().st_mode & 0o777 == 0o666, "it is no program"
+    write(place / "home" / "log", b"one\ntwo\n")
+    with pytest.raises(Refused, match="cannot be kept"):
+        back(place, [], {file: 4})
+    assert Path(file).read_bytes() == b"one\ntwo\n"
+
+
+def test_what_could_not_be_kept_whole_does_not_stay(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(place / "home" / "log", b"one\ntwo\n")
+    before = descriptors()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(outputs.os, "fsync", full)
+        with pytest.raises(Refused, match="cannot be kept: No space left on device"):
+            back(place, [], {file: 4})
+    assert [path.name for path in (place / "home").iterdir()] == ["log"]
+    assert Path(file).read_bytes() == b"one\ntwo\n"
+    assert descriptors() == before
