@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -351,3 +352,211 @@ def test_mount_points_are_known_by_another_name_of_the_place(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to("/dev")
     look = looking.Look(USER)
     assert f"{tmp_path}/link/pts" in look._mounted(f"{tmp_path}/link")
+
+
+# bounds, as docs/checkpoint-criu.md has them
+
+
+def seen_as(number: int, blocks: int = 0, mode: int = stat.S_IFREG | 0o600) -> os.stat_result:
+    """A file of the user's of just now."""
+    ten = (mode, number, 1, 1, USER, USER, 0, 0, 0, 0)
+    now = time.time_ns() + int(1e12)
+    more = {"st_blocks": blocks, "st_ctime_ns": now, "st_mtime_ns": now}
+    return os.stat_result(ten, more)
+
+
+@pytest.fixture
+def walked(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, os.stat_result]]:
+    """What is found there."""
+    found: list[tuple[str, os.stat_result]] = []
+    monkeypatch.setattr(Baggage, "_walk", lambda _: iter(found))
+    monkeypatch.setattr(Baggage, "_others", lambda _, tasks: set())
+    return found
+
+
+def test_ten_thousand_files_travel_and_no_more(
+    place: Path, walked: list[tuple[str, os.stat_result]]
+) -> None:
+    one = new(place)
+    walked.extend((f"{place}/{n}", seen_as(n)) for n in range(10_000))
+    assert len(one.found(())) == 10_000
+    walked.append((f"{place}/more", seen_as(10_000)))
+    said = f"^it has 10001 files in {place}, 10000 at most travel with it$"
+    with pytest.raises(Refused, match=said):
+        one.found(())
+
+
+def test_256_mib_travel_and_no_more(place: Path, walked: list[tuple[str, os.stat_result]]) -> None:
+    one = new(place)
+    blocks = (256 << 20) // 512
+    walked.append((f"{place}/big", seen_as(1, blocks)))
+    one.found(())
+    walked.append((f"{place}/more", seen_as(2, 1)))
+    with pytest.raises(Refused, match=f"256 MiB of files in {place}, 256 MiB at most travel"):
+        one.found(())
+
+
+@pytest.mark.parametrize(("mode", "fine"), [(0o500, True), (0o100, False), (0o400, False)])
+def test_a_directory_that_its_user_may_not_list_or_enter_is_told(
+    place: Path, walked: list[tuple[str, os.stat_result]], mode: int, fine: bool
+) -> None:
+    walked.append((f"{place}/dir", seen_as(1, mode=stat.S_IFDIR | mode)))
+    if fine:
+        assert len(new(place).found(())) == 1
+    else:
+        with pytest.raises(Refused, match="dir cannot be looked through"):
+            new(place).found(())
+
+
+def test_sockets_others_files_and_older_ones_stay(
+    place: Path, walked: list[tuple[str, os.stat_result]]
+) -> None:
+    one = new(place)
+    one._since = seen_as(1).st_ctime_ns
+    walked.append((f"{place}/socket", seen_as(1, mode=stat.S_IFSOCK | 0o600)))
+    walked.append((f"{place}/others", os.stat("/")))
+    walked.append((f"{place}/new", seen_as(2)))
+    exact = seen_as(3)
+    walked.append((f"{place}/exact", exact))
+    one._since = exact.st_ctime_ns
+    assert set(one.found(())) == {f"{place}/exact"}
+
+
+def test_names_that_are_too_long_together_are_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user("open('file', 'w').write('1')", place)
+    one.pack(image, 1 << 20, ())
+    size = (image / baggage.INDEX).stat().st_size
+    assert {stat.S_IMODE(path.stat().st_mode) for path in image.iterdir()} == {0o640}
+    for most, fits in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(baggage, "_INDEX_MOST", most)
+        (other := place.parent / str(most)).mkdir()
+        if fits:
+            one.pack(other, 1 << 20, ())
+        else:
+            with pytest.raises(Refused, match=r"the names of its files .* are too long"):
+                one.pack(other, 1 << 20, ())
+
+
+def test_nothing_is_left_open(place: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    one, image = new(place), place.parent / "image"
+    as_user("open('file', 'w').write('1')", place)
+    one.pack(image, 1 << 20, ())
+    one.leave()
+    new(place).unpack(image)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_job_without_files_has_no_baggage(place: Path) -> None:
+    image = place.parent / "image"
+    new(place).pack(image, 1 << 20, ())
+    assert list(image.iterdir()) == []
+    new(place).unpack(image)
+
+
+# a TMPDIR of its own
+
+
+def test_a_tmpdir_is_its_users_alone_and_goes_with_the_job(place: Path) -> None:
+    one = new(place)
+    own = Path(os.fsdecode(one.prepare()[b"TMPDIR"]))
+    assert own.name.startswith("slurm-elastic-7-")
+    found = own.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (USER, 0o700)
+    as_user(f"open('{own}/file', 'w').write('1')", place)
+    one.pack(place.parent / "image", 1 << 20, ())
+    one.leave()
+    assert not own.exists()
+    record = json.loads((place.parent / "left.json").read_text())
+    assert set(record) == {str(own), f"{own}/file"}
+
+
+def test_where_none_can_be_made_there_is_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.chmod(0o755)
+    assert new(place).prepare() == {}
+    place.chmod(0o1777)
+    caller = replace(CALLER, environment={b"TMPDIR": b"/shared/tmp"})
+    assert new(place, caller).prepare() == {}, "it is on all nodes"
+    monkeypatch.setattr(baggage, "is_local", lambda path, _: False)
+    assert new(place).prepare() == {}
+
+
+def test_a_node_has_what_is_below_its_places_and_not_beside(place: Path) -> None:
+    one = new(place)
+    assert one.holds(f"{place}/a")
+    assert not one.holds(str(place))
+    assert not one.holds(f"{place}s/a")
+    one._own = [f"{place}/own"]
+    assert [one._is_own(f"{place}/{name}") for name in ("own", "own/a", "owner")] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000])
+def test_a_record_that_cannot_be_read_is_none(place: Path, content: str) -> None:
+    (place.parent / "left.json").write_text(content)
+    assert new(place)._read_record() == {}
+    (place.parent / "left.json").unlink()
+    assert new(place)._read_record() == {}
+
+
+def test_another_process_may_be_at_work_on_what_is_in_the_way(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    as_user("open('file', 'w').write('1')", place)
+    with pytest.raises(Refused, match=f"file is there already, and may be of process {other.pid}$"):
+        new(place)._make_way(str(place / "file"))
+    assert other.pid in new(place)._others(())
+    assert other.pid not in new(place)._others((other.pid,))
+    new(place)._make_way(str(place / "nothing"))
+
+
+def test_what_is_set_aside_has_the_next_free_name_of_a_thousand(place: Path) -> None:
+    as_user(
+        "[open(f'file.before-7.{n}', 'w') for n in range(999)]; open('file', 'w').write('new')",
+        place,
+    )
+    new(place)._make_way(str(place / "file"))
+    assert (place / "file.before-7.999").read_text() == "new"
+    (place / "file").touch()
+    with pytest.raises(Refused, match=r"file is there already$"):
+        new(place)._make_way(str(place / "file"))
+
+
+@pytest.mark.parametrize("kind", ["shared", "nfs4", "ext4", "gone"])
+def test_only_file_systems_of_the_node_itself_are_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    path = tmp_path / ("none" if kind == "gone" else "x")
+    other = Path("/proc") if kind != "shared" else tmp_path
+    types = iter(["ext4", "nfs4"] if kind == "nfs4" else ["ext4", "ext4"])
+    monkeypatch.setattr(baggage, "file_system", lambda path, mounts: next(types))
+    assert baggage.is_local(str(path), other) is (kind == "ext4")
+
+
+def test_what_tasks_have_is_known_by_device_and_inode(tmp_path: Path) -> None:
+    with open(tmp_path / "held", "w") as file:
+        found = baggage.used([os.getpid(), 1 << 30])
+        seen = os.fstat(file.fileno())
+    here = os.stat(".")
+    assert {(seen.st_dev, seen.st_ino), (here.st_dev, here.st_ino)} <= found
+
+
+def test_the_places_of_a_look_have_no_bound_and_others_200000() -> None:
+    look = looking.Look(USER)
+    look._counts = {ANOTHER: 199_999}
+    assert [look._has_turn(ANOTHER, "/tmp") for _ in range(2)] == [True, False]
+    look._used.add(ANOTHER)
+    with pytest.raises(
+        Refused, match=f"more than 200000 files are in directories of uid {ANOTHER}"
+    ):
+        look._has_turn(ANOTHER, "/tmp")
+    look._counts = {0: 1 << 40}
+    assert look._has_turn(0, "/tmp")
+    look._counts = {USER: 200_000}
+    with pytest.raises(Refused, match=f"of uid {USER} in /tmp"):
+        look._has_turn(USER, "/tmp")

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from needs import ROOT_PART
@@ -146,3 +147,67 @@ def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
         assert Path("/tmp").is_dir()
     else:  # of an earlier release, whose session is gone
         assert other.path().stat().st_uid == 0
+
+
+def test_it_goes_with_its_session_and_nothing_is_left_open(site: Site) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    one = Scratch(site, 1)
+    one.close()
+    assert not site.scratch.exists(), "it was never asked for"
+    for _ in range(2):
+        path = one.path()
+        assert one.path() == path
+        (path / "log").touch()
+        one.close()
+        assert not path.exists()
+    (site.scratch / "2").mkdir()
+    scratch.sweep(site.scratch)
+    assert list(site.scratch.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_system_of_the_users_is_made_once_and_goes_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(scratch, "unshare_mounts", lambda: done.append("unshare"))
+    monkeypatch.setattr(scratch, "mount_small", lambda *what: done.append(what))
+    monkeypatch.setattr(scratch, "unmount", lambda path: done.append(path))
+    one = Scratch(site, 1)
+    path = str(site.scratch / "1")
+    for _ in range(2):
+        one.of_user(USER, USER)
+    one.close()
+    assert done == ["unshare", (path, USER, USER), path]
+    one.path()
+    one.close()
+    assert len(done) == 3, "what is root's alone is not mounted"
+
+
+def test_one_that_cannot_be_bounded_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied() -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(scratch, "unshare_mounts", denied)
+    one = Scratch(site, 1)
+    with pytest.raises(Refused, match="1: no file system of its own: Operation not permitted"):
+        one.of_user(USER, USER)
+    one.close()
+
+
+def test_another_session_is_waited_for_five_seconds(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    sleep = SimpleNamespace(
+        monotonic=lambda: clock[0], sleep=lambda _: clock.append(clock.pop() + 1.0)
+    )
+    monkeypatch.setattr(scratch, "time", sleep)
+    first = Scratch(site, 1)
+    first.path()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Refused, match="another session has it"):
+        Scratch(site, 1).path()
+    assert clock == [6.0], "the first look after it"
+    assert len(os.listdir("/proc/self/fd")) == before
+    first.close()
