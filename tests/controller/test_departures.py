@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from ckpt_cases import rescue_of
+from ledger_cases import instance, offer
+from msgspec.structs import replace
 
 from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.departures import Departures, concerned, is_hopeless
 from slurm_elastic.directive import Departure, LimitChange
 from slurm_elastic.door.asks import DirectAsk, EndAsk
 from slurm_elastic.door.orders import carry_out
 from slurm_elastic.errors import ConfigError, SlurmError
+from slurm_elastic.ledger import Machine
 from slurm_elastic.model import JobRun, Limits
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import ONP, PUB, World
@@ -320,3 +328,76 @@ def test_an_order_that_is_not_possible_changes_nothing(
     with pytest.raises(ConfigError):
         leave(world, **fields)  # type: ignore[arg-type]
     assert world.ledger.directives() == ()
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(60.0, 0), (61.0, 1)])
+def test_a_job_that_nobody_moves_is_told_of_after_a_minute(
+    world: World, seconds: float, told: int
+) -> None:
+    CheckpointState(world.dir / FILE).close()
+    busy(world, 1)
+    leave(world, aggressive=True)
+    world.ledger.refresh()
+    departures = Departures(world.site)
+    departures.look()
+    world.now += seconds
+    departures.look()
+    departures.look()
+    assert world.kinds("job:1").count("not-moved") == told
+
+
+def test_what_leaves_and_who_is_waited_for_is_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    busy(world, 1)
+    (node,) = running(world)[1]
+    world.slurm.set_job(1, "RUNNING", nodes=(node,), requeue=False)
+    leave(world, aggressive=True)
+    world.advance(20)
+    assert f"leaving nodes={node} reason=pool rack is drained by alice" in caplog.text
+    told = "waited-for subjects=job:1 reason=it must not be requeued: its machine leaves after it"
+    assert caplog.text.count(told) == 1
+    world.slurm.finish(1)
+    world.advance(120)
+    assert caplog.text.count("departed subjects=op1,op2 reason=all have left: ") == 1
+
+
+def test_a_job_that_runs_in_no_batch_script_is_waited_for(world: World) -> None:
+    busy(world, 1)
+    world.slurm.set_job(1, "RUNNING", nodes=running(world)[1], batch=False)
+    leave(world, aggressive=True)
+    world.advance(20)
+    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "waited-for"]
+    assert why == "it is no batch job: its machine leaves after it"
+
+
+@pytest.mark.parametrize(
+    ("verb", "age", "concerns"),
+    [("drain", -10.0, True), ("drain", 10.0, True), ("replace", 10.0, True),
+     ("replace", 0.0, True), ("replace", -10.0, False)],
+)  # fmt: skip
+def test_of_nodes_that_may_start_again_only_machines_from_before_leave(
+    world: World, verb: str, age: float, concerns: bool
+) -> None:
+    one = instance("i-1", "op1", new_generation(world.now - age), bought=offer(cloud="onp"))
+    word = Departure(verb=verb, about="x", nodes=("op1",), scope="pool:rack")
+    machine = Machine(instance=one, pool="rack")
+    other = Machine(instance=instance("i-2", "op2", one.generation), pool="rack")
+    assert concerned([machine, other], word, world.now) == ([machine] if concerns else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "hopeless"),
+    [
+        ({"step": Step.WAITING}, True),
+        ({"step": Step.BACK}, False),
+        ({"step": Step.WAITING, "at": 5.0}, False),
+        ({"step": Step.WAITING, "again": 5.0}, False),
+    ],
+)
+def test_a_run_that_ckptman_leaves_where_it_is_cannot_be_saved(
+    fields: dict[str, Any], hopeless: bool
+) -> None:
+    move = replace(rescue_of(1, 1000), **({"at": None, "again": 0.0} | fields))
+    assert is_hopeless(move) is hopeless

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller import holds
-from slurm_elastic.model import CAPACITY, Exclusion
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import is_drained
 from tests.controller.world import PUB, World
@@ -158,3 +158,84 @@ def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
     world.advance(40)
     assert world.ledger.holds() == ()
     assert not is_drained(world.slurm.node("old1"))
+
+
+@pytest.mark.parametrize(("length", "cut"), [(181, False), (182, True)])
+def test_a_reason_may_have_two_hundred_characters(length: int, cut: bool) -> None:
+    reason = holds.hold_reason("x" * length)
+    assert len(reason) == 200
+    assert reason.endswith("...") is cut
+
+
+def test_a_hold_ends_with_the_first_cool_down_of_its_cloud_or_the_pause_of_its_pool(
+    world: World,
+) -> None:
+    pool, now = world.site.pools["burst"], world.now
+    assert holds.ends_at(world.site, pool) == now + world.config.timings.capacity_cooldown
+    for scope, seconds in (("onp/a/b/c", 10), ("pub/a/b/c", 900), ("pub/*/*/spot", 600)):
+        world.ledger.exclude(Exclusion(kind=COOL_DOWN, scope=scope, until=now + seconds))
+    assert holds.ends_at(world.site, pool) == now + 600
+    world.ledger.exclude(Exclusion(kind=COOL_DOWN, scope="*", until=now + 300))
+    assert holds.ends_at(world.site, pool) == now + 300
+    for scope, until in (("rack", now + 50), ("burst", now)):
+        world.ledger.exclude(Exclusion(kind=BREAKER, scope=scope, until=until, count=3))
+    assert holds.ends_at(world.site, pool) == now + 300, "that pause is over, or another pool's"
+    world.ledger.exclude(Exclusion(kind=BREAKER, scope="burst", until=now + 5000, count=3))
+    assert holds.ends_at(world.site, pool) == now + 5000
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "waits", "updates"),
+    [
+        ("IDLE POWERED_DOWN", "", False, ["DRAIN"]),
+        ("IDLE POWERING_DOWN", "", False, ["DRAIN"]),
+        ("IDLE POWERING_UP", "", True, []),
+        ("IDLE", "", False, []),
+        ("IDLE DRAIN POWERED_DOWN", "slurm-elastic:hold:none left", False, []),
+        ("IDLE DRAIN POWERED_DOWN", "slurm-elastic:hold:another", False, ["reason"]),
+        ("IDLE DRAIN POWERED_DOWN", "fan is broken", False, []),
+        ("IDLE DRAIN POWER_DOWN", "slurm-elastic:hold:none left", True, []),
+    ],
+)
+def test_a_hold_is_put_on_its_node_when_it_lasts_and_waited_for_until_then(
+    world: World, states: str, reason: str, waits: bool, updates: list[str]
+) -> None:
+    hold(world, ["pub1"])
+    world.slurm.set_node("pub1", *states.split(), "CLOUD", reason=reason)
+    before = len(world.slurm.updates)
+    assert holds.settle(world.site) is waits
+    done = [c.get("state") or "reason" for _, c in world.slurm.updates[before:]]
+    assert done == updates
+    if updates:
+        assert world.slurm.node("pub1").reason == "slurm-elastic:hold:none left"
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "may"),
+    [
+        ("POWERING_UP", "", True),
+        ("POWERING_UP DRAIN", "slurm-elastic:hold:x", True),
+        ("POWERING_UP DRAIN", "fan is broken", False),
+        ("IDLE", "", False),
+        ("POWERING_DOWN", "", False),
+    ],
+)
+def test_only_what_powers_up_and_no_admin_has_drained_is_given_back(
+    states: str, reason: str, may: bool
+) -> None:
+    node = SlurmNode(name="n", states=frozenset(states.split()), reason=reason)
+    assert holds.may_force(node) is may
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("state", ["CONFIGURING", "RUNNING"])
+def test_only_a_job_that_never_started_loses_its_word_for_a_while(
+    world: World, requeue: bool, state: str
+) -> None:
+    world.slurm.set_node("pub1", "ALLOCATED", "POWERING_UP", "CLOUD")
+    world.slurm.set_job(7, state, nodes=("pub1",), requeue=requeue)
+    view = world.slurm.nodes(["pub1"])
+    given = holds.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    assert given == {"pub1"}
+    assert bool(world.ledger.lifted_requeues()) is (state == "CONFIGURING" and not requeue)
+    assert [d.reason for d in world.ledger.decisions("job:7")] == ["its nodes cannot be had: x"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,10 +18,11 @@ from slurm_elastic.controller.observe import (
     PoolGroup,
     _Pool,
     counted_id,
+    observe,
     pool_groups,
 )
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import POLICY, Exclusion, Limits
+from slurm_elastic.model import CAPACITY, OPERATOR, POLICY, Exclusion, Limits
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import Overdrawn
 from tests.controller.world import World, make_config
@@ -76,6 +78,28 @@ def group(world: World, seen: Observation) -> PoolGroup:
 def job(number: int, *states: str, **fields: Any) -> SlurmJob:
     values = {"partitions": ("pub",), "submit": NOW - 600.0}
     return SlurmJob(id=number, states=frozenset(states or ("PENDING",)), **(values | fields))
+
+
+def test_what_is_measured_is_what_slurm_and_the_ledger_have_now(make: Make) -> None:
+    world = make(pool={"max_nodes": 2})
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    world.now += 0.7
+    rows = [
+        Exclusion(kind=kind, scope=name, pool="burst", cause="x", since=NOW, until=1e12)
+        for kind, name in ((POLICY, "pub2"), (CAPACITY, "pub3"), (OPERATOR, "pub1"))
+    ]
+    world.ledger.exclude(*rows)
+    seen = observe(world.site)
+    assert seen.at == int(world.now)
+    assert seen.nodes.keys() == {"pub1", "pub2", "pub3"}
+    assert [one.id for one in seen.jobs] == [1]
+    assert seen.machines.keys() == {"pub1"}
+    assert (seen.policy.keys(), seen.policy["pub2"]) == ({"pub2", "pub3"}, rows[0])
+    assert seen.capacity == {"pub3"}
+    assert (seen.stops, seen.over, seen.pool_nodes) == ({}, {}, {"burst": 2})
+    shut = dataclasses.replace(world.site, blocked={"pub": "nobody may", "onp": "x"})
+    assert observe(shut).stops == {"burst": "nobody may"}
 
 
 @pytest.mark.parametrize(
