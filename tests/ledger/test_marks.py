@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledger_cases import T0
+from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
@@ -205,6 +205,39 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     assert found == {"1": 1, "2": 1, "5": 2, "120": 2, "+Inf": 3}
     assert counts[series("start_delay_seconds_sum", pool="p")] == 136
     assert all(list(bounds) == sorted(bounds) for bounds in BUCKETS.values())
+
+
+def test_the_bounds_of_histograms_are_those_of_earlier_releases() -> None:
+    """They are names of counters in each ledger: with another bound its counts would not add up."""
+    assert {name: [f"{bound:g}" for bound in bounds] for name, bounds in BUCKETS.items()} == {
+        "boot_seconds": ["15", "30", "45", "60", "90", "120", "180", "300", "600"],
+        "start_delay_seconds": ["1", "2", "5", "10", "30", "60", "120"],
+        "resume_to_running_seconds": ["30", "60", "90", "120", "180", "300", "600", "1200"],
+        "api_seconds": ["0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "30", "60"],
+        "checkpoint_seconds": ["1", "2", "5", "10", "30", "60", "120", "300", "600", "1800"],
+        "rescue_seconds": ["10", "30", "60", "120", "300", "600", "1800", "3600", "7200"],
+    }
+
+
+@pytest.mark.parametrize(("seconds", "paid"), [(10, 60), (60, 60), (61, 61)])
+def test_a_minute_is_paid_at_least_where_the_unit_is_a_second(
+    ledger: Ledger, seconds: float, paid: float
+) -> None:
+    dear = offer(price=3.6)
+    ledger.intend(spec(nodes=("pub1",), bought=dear), "r", T0)
+    ledger.launched("g1", [instance("i-1", launched=T0, bought=dear)], T0)
+    ledger.ended("aws", ["i-1"], "idle", T0 + seconds)
+    assert ledger.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
+
+
+def test_requeues_that_were_lifted_by_then_are_told(ledger: Ledger) -> None:
+    ledger.lift_requeue(7, 0, T0)
+    ledger.lift_requeue(8, 2, T0 + 5)
+    assert ledger.lifted_requeues() == ((7, 0), (8, 2))
+    assert ledger.lifted_requeues(T0 + 5) == ((7, 0), (8, 2))
+    assert ledger.lifted_requeues(T0 + 4.9) == ((7, 0),)
+    ledger.requeue_put_back(7)
+    assert ledger.lifted_requeues() == ((8, 2),)
 
 
 def test_a_label_is_quoted_as_prometheus_reads_it() -> None:

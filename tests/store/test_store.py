@@ -179,6 +179,13 @@ def test_making_one_leaves_no_draft_and_nothing_open_whatever_the_umask(path: Pa
     assert held(path.parent) == set()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
+def test_one_that_root_makes_belongs_to_its_directorys_owner(path: Path) -> None:
+    os.chown(path.parent, 64030, 64031)
+    open_writer(path, NOTES).close()
+    assert (path.stat().st_uid, path.stat().st_gid) == (64030, 64031)
+
+
 def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
