@@ -19,6 +19,7 @@ from patience import patience
 from slurm_elastic.ckptstate import SCHEMA as CHECKPOINTS
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.schema import LEDGER
+from slurm_elastic.store import files
 from slurm_elastic.store.files import (
     Schema,
     open_memory,
@@ -195,7 +196,17 @@ def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.Monkey
     sync_directory(path.parent / "left")
 
 
-def test_each_commit_is_waited_for_on_the_disk(path: Path) -> None:
+def test_each_commit_is_waited_for_on_the_disk_whatever_sqlite_does_by_itself(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = files._connect
+
+    def lazy(uri: str, timeout: float | None = None) -> sqlite3.Connection:
+        made = whole(uri, timeout)
+        made.execute("pragma synchronous = off")
+        return made
+
+    monkeypatch.setattr(files, "_connect", lazy)
     with closing(open_writer(path, NOTES)) as db:
         assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"
 

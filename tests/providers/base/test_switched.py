@@ -335,7 +335,18 @@ def test_claims_that_another_process_holds_are_in_doubt_and_nothing_has_changed(
     assert bed.claimed() == {"h1"}
 
 
-def test_a_claim_is_on_the_disk_before_its_host_is_touched(bed: Bed) -> None:
+def test_a_claim_is_on_the_disk_before_its_host_is_touched(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever sqlite does by itself."""
+    whole = sqlite3.connect
+
+    def lazy(file: Path, timeout: float) -> sqlite3.Connection:
+        made = whole(file, timeout=timeout)
+        made.execute("pragma synchronous = off")
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", lazy)
     with bed.claims._opened() as db:
         assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"
     links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
