@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from slurm_elastic.config import Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
+from slurm_elastic.controller.budget_enforcement import enforce
 from slurm_elastic.controller.usage_record import PERIOD
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model_ledger import Aside
+from slurm_elastic.policies.account_budgets import Overdrawn
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, World, make_config
@@ -229,6 +233,75 @@ def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[...,
     world.advance(60)
     assert running(world) == [1, 2]
     assert world.ledger.machines()[-1].accounts == {"chemistry": 1}
+
+
+def test_who_is_set_aside_and_let_back_is_in_the_log(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = make()
+    world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
+    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    assert "set aside jobs=['7'] reason=physics has spent it" in caplog.text
+    enforce(world.site, world.slurm.jobs(), {}, world.now)
+    assert "let back jobs=['7'] reason=its account and user may start" in caplog.text
+    assert world.ledger.asides() == ()
+
+
+@pytest.mark.parametrize(
+    ("states", "partitions", "begin", "aside"),
+    [
+        ("PENDING", ("pub",), 0.0, True),
+        ("PENDING", ("pub", "main"), 0.0, True),
+        ("PENDING", ("main",), 0.0, False),
+        ("RUNNING", ("pub",), 0.0, False),
+        ("PENDING COMPLETING", ("pub",), 0.0, False),
+        ("PENDING", ("pub",), 4939.0, True),
+        ("PENDING", ("pub",), 4940.0, False),
+        ("PENDING", ("pub",), 5000.0, False),
+    ],
+)
+def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
+    make: Callable[..., World], states: str, partitions: tuple[str, ...], begin: float, aside: bool
+) -> None:
+    world = make()
+    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    start = world.now + begin if begin else 0.0
+    world.slurm.set_job(
+        7, *states.split(), account="physics", partitions=partitions, start=start, eligible=start,
+        reason="BeginTime" if begin else "",
+    )  # fmt: skip
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    assert bool(world.ledger.asides()) is aside
+
+
+@pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
+def test_only_the_begin_time_that_we_gave_is_taken_back(
+    make: Callable[..., World], off: float, back: bool
+) -> None:
+    world = make()
+    until = world.now + 5000
+    row = Aside(job=7, account="physics", begin=0.0, until=until)
+    world.ledger.set_aside([row])
+    world.slurm.set_job(
+        7, "PENDING", account="physics", partitions=("pub",), start=until + off,
+        eligible=until + off, reason="BeginTime",
+    )  # fmt: skip
+    enforce(world.site, world.slurm.jobs(), {}, world.now)
+    assert (world.slurm.jobs()[-1].begin <= world.now) is back
+    assert world.ledger.asides() == ()
+
+
+def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics")
+    world.tick()
+    assert "nodes=pub2 reason=account physics has spent" in caplog.text
 
 
 def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.directive import LimitChange, Pause, Word
+from slurm_elastic.controller.directives import closed_nodes, subjects_of
+from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.door.asks import DirectAsk, EndAsk
 from slurm_elastic.door.orders import carry_out
 from slurm_elastic.errors import ConfigError
@@ -223,3 +224,30 @@ def test_what_the_configuration_does_not_have_is_refused(
     with pytest.raises(ConfigError, match=said):
         say(world, word)
     assert world.ledger.directives() == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "subjects"),
+    [
+        (Pause(scope=""), ("pool:rack", "pool:burst")),
+        (Pause(scope="pool:burst"), ("pool:burst",)),
+        (Pause(scope="cloud:onp"), ("pool:rack",)),
+        (Pause(scope="cloud:other"), ()),
+        (LimitChange(scope="account:physics", key="per_day", value=1), ("pool:rack", "pool:burst")),
+        (Departure(verb="drain", about="op1", nodes=("op1",)), ("op1",)),
+        (Departure(verb="drain", about="x", nodes=("op1",), scope="pool:rack"), ("pool:rack",)),
+    ],
+)
+def test_a_word_is_about_the_pools_of_its_scope_or_its_nodes(
+    world: World, word: Word, subjects: tuple[str, ...]
+) -> None:
+    one = Directive(word=word, who="alice", since=world.now, starts=world.now)
+    assert subjects_of(world.config, one) == subjects
+
+
+def test_single_nodes_are_closed_with_the_pools_and_only_those_of_ours(world: World) -> None:
+    for word in (
+        Departure(verb="drain", about="x", nodes=("op1", "strange")), Pause(scope="pool:burst")
+    ):  # fmt: skip
+        world.ledger.direct(Directive(word=word, who="alice", since=world.now, starts=world.now))
+    assert closed_nodes(world.site).keys() == {"op1", *PUB}

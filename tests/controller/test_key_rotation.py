@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -244,3 +245,34 @@ def test_a_step_of_the_head_that_fails_or_does_not_end_is_told(bed: Bed) -> None
         on_head("echo no such unit >&2; exit 5", bed.ssh())
     with pytest.raises(SlurmElasticError, match=r"no end in 0\.2 s: sleep 60"):
         on_head("sleep 60", bed.ssh(), timeout=0.2)
+
+
+def test_a_step_of_the_head_has_a_minute_and_is_told_by_the_end_of_its_words(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: list[dict[str, object]] = []
+    real = subprocess.run
+
+    def run(command: list[str], **options: object) -> object:
+        how.append(options)
+        return real(command, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(key_rotation.subprocess, "run", run)
+    script = "printf %050d 0 >&2; printf %0300d 1 >&2; exit 3"
+    with pytest.raises(SlurmElasticError) as found:
+        on_head(script, bed.ssh())
+    assert str(found.value) == f"exit 3: {script}: {1:0300d}"
+    assert how[0]["timeout"] == 60.0
+    assert how[0]["stdin"] == subprocess.DEVNULL
+
+
+@pytest.mark.parametrize("size", [31, 32, 1024, 1025])
+def test_a_munge_key_has_32_to_1024_bytes(tmp_path: Path, size: int) -> None:
+    place = tmp_path / "key"
+    place.write_bytes(b"k" * size)
+    place.chmod(0o400)
+    if 32 <= size <= 1024:
+        assert new_key(str(place)) == b"k" * size
+        return
+    with pytest.raises(ConfigError, match=f"has {size} bytes, expected 32 to 1024"):
+        new_key(str(place))

@@ -128,6 +128,26 @@ def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     assert os.listdir(deep) == []
 
 
+def test_a_thousand_datagrams_are_taken_at_once(
+    wake: WakeSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Flood:
+        """A socket that always has one more."""
+
+        def recv(self, _: int) -> bytes:
+            return b"x"
+
+        def fileno(self) -> int:
+            return real.fileno()
+
+        def close(self) -> None:
+            real.close()
+
+    real = wake._socket
+    monkeypatch.setattr(wake, "_socket", Flood())
+    assert len(wake.wait(0)) == 1000
+
+
 def test_a_flood_is_taken_in_parts(wake: WakeSocket, path: Path) -> None:
     stop = threading.Event()
 
