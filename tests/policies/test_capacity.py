@@ -359,6 +359,15 @@ def test_delayed_on_the_premises_and_by_the_second_goes_by_idle_time() -> None:
     assert policy.due(0, NOW, NOW, 1, public=True) == NOW + 600
 
 
+def test_a_lease_of_two_seconds_is_one_and_due_times_are_the_first_that_count() -> None:
+    policy = Delayed(before_end=180, on_premises=600)
+    assert policy.due(NOW, NOW, NOW, 2, public=True) == NOW
+    assert policy.due(NOW, NOW, NOW, 3600, public=True) == NOW + 3420
+    assert policy.due(NOW - 3420, NOW, NOW, 3600, public=True) == NOW
+    assert policy.due(NOW - 3419, NOW, NOW, 3600, public=True) == NOW + 1
+    assert Idle(600).due(0, NOW - 599, NOW, 1, public=True) == NOW + 1
+
+
 def test_orders_of_idle_machines() -> None:
     fresh, old = (NOW - 100, NOW - 5), (NOW - 3500, NOW - 50)
     firsts = {

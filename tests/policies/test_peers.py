@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -133,3 +134,33 @@ def test_an_address_is_that_of_the_latest_launch_of_its_node() -> None:
     some = [coming(generation, node) for generation in (late, early) for node in ADDRESSES]
     assert {e.generation for e in newest(some, ())} == {late}
     assert [e.node for e in newest(some, ["10.99.0.8"])] == ["pub2"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "fit"), [((64, 32, 16, 8), True), ((64, 32, 16, 8, 1), False), ((61, 0, 1), True)]
+)
+def test_half_of_a_subnet_but_its_first_block_is_for_pools(
+    counts: tuple[int, ...], *, fit: bool
+) -> None:
+    assert room_for("10.99.0.0/24", counts) is fit
+
+
+def test_a_block_holds_its_pool_and_eight_at_least() -> None:
+    nodes = {"a": [f"a{i}" for i in range(8)], "b": ["b0"]}
+    found = addresses_of("10.99.0.0/27", nodes)
+    own = {found[name] for name in nodes["a"]}
+    assert own in (
+        {f"10.99.0.{n}" for n in range(8, 16)}, {f"10.99.0.{n}" for n in range(16, 24)},
+    )  # fmt: skip
+    assert found["b0"] in {"10.99.0.8", "10.99.0.16"} - own
+    assert head_address("10.99.0.0/27") == "10.99.0.1"
+
+
+@pytest.mark.parametrize(("subnet", "sizes"), [("10.99.0.0/28", {"a": 1}),
+                                               ("10.99.0.0/27", {"a": 9}),
+                                               ("10.99.0.0/27", {"a": 1, "b": 8, "c": 1})])  # fmt: skip
+def test_where_there_is_no_room_the_pool_and_the_subnet_are_named(
+    subnet: str, sizes: dict[str, int]
+) -> None:
+    with pytest.raises(ValueError, match=rf"no room for pool \w in {subnet}"):
+        blocks(subnet, sizes)
