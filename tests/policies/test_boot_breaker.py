@@ -226,7 +226,10 @@ def test_only_its_own_breaker_shuts_a_pool() -> None:
     assert Excluded(pool, [replace(OPEN, kind="policy")], T0).pause is None
 
 
-@pytest.mark.parametrize("scope", ["aws/*/*/on-demand", "aws/m5/a/on-demand", "aws/*/*/*/std"])
+@pytest.mark.parametrize(
+    "scope",
+    ["aws/*/*/on-demand", "aws/m5/a/on-demand", "aws/*/*/*/std", "aws/m5/a/on-demand/std"],
+)
 def test_a_cool_down_of_any_width_is_told(scope: str) -> None:
     rest = Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code="ICE", cause="none")
     assert Excluded(strategies.pool(), [rest], T0).why(OFFER) is not None
