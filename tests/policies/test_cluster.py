@@ -103,6 +103,7 @@ def asked(rule: Rule, world: ClusterSnapshot) -> list[Action]:
         ({"read_whole": True}, False),
         ({"listed": None}, False),
         ({"machines": ()}, False),
+        ({"listed": (instance("i-pub1"), instance("i-new"))}, False),
         ({"machines": (), "listed": (instance(state=InstanceState.TERMINATED),)}, True),
         ({"machines": (), "listed": (instance(state=InstanceState.STOPPING),)}, True),
         ({"machines": (), "listed": (instance(generation="g7"),),
@@ -222,6 +223,16 @@ def test_a_pool_whose_machines_slurm_took_out_is_proved_by_one_that_serves_for_a
     )  # fmt: skip
     found = asked(Rule.REGISTRATIONS, world)
     assert [a.kind for a in found] == (["reopen-pool"] if proves else [])
+
+
+def test_one_that_came_before_the_last_that_failed_proves_nothing() -> None:
+    first = replace(FAILED, instance=machine("pub4", age=3000.0).instance)
+    between = machine(age=2500.0, registered=NOW - 300)
+    world = snapshot(
+        nodes=(node(),), recent=(first, between, FAILED),
+        exclusions=(breaker(f"{TAKEN_OUT}Prolog error"),),
+    )  # fmt: skip
+    assert asked(Rule.REGISTRATIONS, world) == []
 
 
 def test_a_machine_that_registers_proves_nothing_where_slurm_took_out_the_last_ones() -> None:
