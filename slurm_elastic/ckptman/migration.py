@@ -229,6 +229,9 @@ def _look(site: Site, run: JobRun) -> SlurmJob | None:
 def fall_back(site: Site, move: Migration, why: str) -> Migration:
     """No save is possible: from an older image at the last moment, else when its node is lost."""
     image = next((i for i in _images(site, move) if _verified(site, move, i)), None)
+    if image is None and _may_come_late(site, move):
+        at = site.now() + AGAIN
+        return to(site, move, Step.WAITING, image=None, at=at, again=True, note=why)
     if image is None:
         text = (
             f"{why}; there is no image: it goes on where it is, and from its start if that is lost"
@@ -245,6 +248,16 @@ def fall_back(site: Site, move: Migration, why: str) -> Migration:
     slack = site.config.checkpoint.slack
     at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
     return to(site, move, Step.WAITING, image=image, at=at, again=False, note=why)
+
+
+def _may_come_late(site: Site, move: Migration) -> bool:
+    """Whether a save that was asked for may yet come to its end, too late to be answered, before
+    Slurm ends the run: it would have lost its images by then.
+    """
+    asked, now = move.newest is not None, site.now()
+    if move.cause not in OF_JOBS or not asked or move.deadline is None or now >= move.deadline:
+        return False
+    return not fits(move.deadline, now + AGAIN, 0.0, site.config.checkpoint.slack)
 
 
 def _images(site: Site, move: Migration) -> Sequence[Image]:

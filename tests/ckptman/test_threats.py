@@ -110,6 +110,25 @@ def test_a_save_that_fails_leaves_the_job_to_its_end(world: CkptWorld) -> None:
     world.until(lambda: world.migrations()[0].step is Step.ENDED)
 
 
+def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run() -> None:
+    """The launcher has made an image, though nobody waited for its answer any more."""
+    world = CkptWorld(at_limit="on_request(times=2)", slack=20.0)
+    try:
+        begins(world, 7, limit=180, comment="ckpt=fake,limit")
+        until = world.job(7).start + 180
+        world.saver.seconds = 100.0
+        world.until(lambda: any(m.step is Step.WAITING for m in world.migrations()))
+        assert until - 20 <= world.now < until - 10
+        world.saver.seconds = 0.0
+        image = world.saver.checkpoint(world.migrations()[0].run, deadline=until, stop=False)
+        world.until(lambda: world.job(7).restarts == 1)
+        assert world.now < until
+        (moved,) = world.migrations()
+        assert moved.image == image
+    finally:
+        world.close()
+
+
 def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWorld) -> None:
     """Slurm killed the run that was saved and stopped: it is requeued all the same."""
     begins(world, 7, comment="ckpt=fake,limit")

@@ -27,7 +27,7 @@ GRACE = 150
 """Seconds that Slurm leaves a job that it preempts; a notice of a reclaim leaves as many."""
 AHEAD = 140.0
 """Seconds until a maintenance or a dated drain: such plans are read once a minute."""
-LONG = 600.0
+LONG = 400.0
 """Seconds in which a wave has to be over, on a machine that is busy with other work."""
 MORE = 3
 """Steps that a job does after its move, and before it is struck."""
@@ -137,12 +137,14 @@ class Lane:
         for _ in range(size):
             jobs.append(self._submit(chance))
             time.sleep(chance.uniform(0.0, 2.0))
-        self._counting(jobs, {})
+        self._counting(jobs)
         time.sleep(chance.uniform(0.0, 15.0))
         began = time.time()
         self.strike(jobs, chance)
-        self._until(lambda: all(self._is_over(job) for job in jobs), f"{self.cause}: all moved")
-        self._counting(jobs, {job: len(world.steps(job)) for job in jobs})
+        back: dict[int, int] = {}
+        self._until(
+            lambda: not [job for job in jobs if not self._let_end(job, back)], f"{self.cause}: back"
+        )
         self.lift()
         for job in jobs:
             (world.shared / "jobs" / f"end-{job}").touch()
@@ -164,24 +166,29 @@ class Lane:
         self.paces[job] = pace
         return job
 
-    def _counting(self, jobs: Sequence[int], before: Mapping[int, int]) -> None:
-        """Wait until each is under its launcher, and some steps further; or has ended."""
+    def _counting(self, jobs: Sequence[int]) -> None:
+        """Wait until each is under its launcher, and has done some steps."""
+        self._until(lambda: all(self._goes_on(job, 0) for job in jobs), f"{self.cause}: all count")
 
-        def on(job: int) -> bool:
-            steps = len(self.world.steps(job))
-            return steps >= before.get(job, 0) + MORE and self.world.state_of(job) == "running"
+    def _goes_on(self, job: int, since: int) -> bool:
+        steps = len(self.world.steps(job))
+        return steps >= since + MORE and self.world.state_of(job) == "running"
 
-        self._until(
-            lambda: all(on(job) or self._has_ended(job) for job in jobs), f"{self.cause}: all count"
-        )
-
-    def _is_over(self, job: int) -> bool:
+    def _let_end(self, job: int, back: dict[int, int]) -> bool:
+        """Let a job end once it has worked for a while after its move: each by itself, lest its
+        cause comes once more. ``back``: the steps of each when it was seen back. True when there is
+        nothing to wait for any more.
+        """
         moves = self.world.migrations(job)
-        return (bool(moves) and moves[-1].over) or self._has_ended(job)
-
-    def _has_ended(self, job: int) -> bool:
-        """Seen without a command of Slurm's, which cost more than all else here."""
-        return (self.world.output(job) or [""])[-1] == "finished"
+        if not moves or not moves[-1].over:
+            return False
+        since = back.setdefault(job, len(self.world.steps(job)))
+        if moves[-1].step is not Step.BACK:
+            return True
+        end = self.world.shared / "jobs" / f"end-{job}"
+        if not end.exists() and self._goes_on(job, since):
+            end.touch()
+        return end.exists()
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """What does not come in time is told by what is found then."""
