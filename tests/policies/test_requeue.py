@@ -28,6 +28,11 @@ def test_only_a_job_that_may_get_a_node_again_waits(
     assert may_hurry(nodes, gone, NOW - waited, NOW) is may
 
 
+def test_two_seconds_are_enough() -> None:
+    assert may_hurry((), (), NOW - 2.0, NOW)
+    assert not may_hurry((), (), NOW - 1.9, NOW)
+
+
 def test_what_it_waits_is_longer_than_a_second_of_slurms_clock() -> None:
     """Both times are whole seconds: the later one has to be a full second on in any case."""
     assert SETTLING > 1.0
