@@ -34,7 +34,8 @@ def usage(
 ) -> Usage:
     """Nodes and dollars an hour per scope (keys as in ``model.Usage``).
 
-    Machines that have ended are left out. An open intent counts with all its nodes, but for those
+    Machines that have ended are left out; one that is stopped is no node, and costs its own price.
+    An open intent counts with all its nodes, but for those
     whose machines are known already. Each machine counts with the highest of its price, what the
     ledger remembers as its worst price, and ``worst`` ($/h by ``Offer.key``: the on-demand prices
     of today's offers, where the caller has them).
@@ -55,6 +56,10 @@ def usage(
         if machine.ended is not None:
             continue
         i = machine.instance
+        if machine.stopped is not None:
+            dollars[""] += i.price
+            dollars[f"cloud:{i.cloud}"] += i.price
+            continue
         known[i.generation] += 1
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
         add(1, i.cloud, machine.pool, i.market, price)

@@ -117,7 +117,7 @@ def read_books(
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine
-        for machine in ledger.machines(ended_since=since - longest - MINIMUM)
+        for machine in ledger.machines(ended_since=since - longest - MINIMUM, stopped=True)
         if machine.instance.launched < until
     ]
     begin = min([since, *(m.instance.launched for m in machines)])
@@ -148,7 +148,8 @@ def lease_of_machine(machine: Machine, books: Books) -> Lease:
     paid = paid_until(one.launched, ended, unit, MINIMUM)
     over = ended if machine.suspending is None else min(machine.suspending, ended)
     up = over if machine.registered is None else machine.registered
-    return Lease(_ms(one.launched), _ms(paid), one.price, up=_ms(up), over=_ms(over))
+    stopped = machine.stopped is not None
+    return Lease(_ms(one.launched), _ms(paid), one.price, _ms(up), _ms(over), stopped)
 
 
 def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None = None) -> Costs:

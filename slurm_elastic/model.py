@@ -50,7 +50,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     ``interruption_loss`` (s) what its node loses when the cloud takes it: work since the last
     checkpoint, and the restart.
     ``partial_jobs``: machines stay although not all nodes of their job could be had.
-    ``max_booting``: so many machines at most boot at once.
+    ``max_booting``: so many machines at most boot at once. ``stopped``: so many machines that are
+    idle are stopped instead of ended, at ``stopped_price`` ($/h) each.
     """
 
     name: str
@@ -71,6 +72,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_booting: int | None = None
     image: ImageChoice | None = None
     weight: int = 1
+    stopped: int = 0
+    stopped_price: float = 0.0
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
@@ -237,11 +240,12 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 
 class InstanceState(StrEnum):
-    """A machine's life as all clouds have it."""
+    """A machine's life as all clouds have it. STOPPED: it is off, and has its disk."""
 
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
+    STOPPED = "stopped"
     TERMINATED = "terminated"
 
 

@@ -18,7 +18,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
 
     ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
-    failed. ``accounts``: by node, who pays it; ``owner``: see LaunchSpec.
+    failed. ``accounts``: by node, who pays it; ``owner``: see LaunchSpec; ``recipe``: what its
+    machines were made of (protocols.Stops), "" where nobody asked.
     """
 
     generation: str
@@ -35,6 +36,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     alternatives: tuple[Offer, ...] = ()
     accounts: dict[str, dict[str, int]] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
+    recipe: str = ""
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -58,6 +60,11 @@ class Machine(Struct, frozen=True, kw_only=True):
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
     ``registered`` is when its node was first seen up: until then it boots.
     ``accounts`` pay it, each so many parts; empty: none does.
+
+    A machine that was stopped and started has a row for each part of its life, the earlier ones
+    under ids of their own (``part_id``). Of one to be stopped ``stopping`` is set (time) with
+    ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
+    price of that; ``born`` when it was first launched, where that was an earlier part.
     """
 
     instance: Instance
@@ -71,6 +78,9 @@ class Machine(Struct, frozen=True, kw_only=True):
     worst_price: float = 0.0
     registered: float | None = None
     accounts: dict[str, int] = field(default_factory=dict)
+    stopping: float | None = None
+    stopped: float | None = None
+    born: float | None = None
 
     @property
     def boots(self) -> bool:
@@ -82,6 +92,15 @@ class Machine(Struct, frozen=True, kw_only=True):
         """The lease of this machine."""
         i = self.instance
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
+
+
+PART = "@"
+"""Between a machine's id and the number of an earlier part of its life."""
+
+
+def part_id(instance: str, number: int) -> str:
+    """The id under which an earlier part of a machine's life is kept."""
+    return f"{instance}{PART}{number}"
 
 
 class Aside(Struct, frozen=True, kw_only=True):

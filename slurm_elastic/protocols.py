@@ -98,6 +98,34 @@ class Chooser(Protocol):
 
 
 @runtime_checkable
+class Stops(Protocol):
+    """A provider that stops machines, and starts them again with their disk, name and tags. Every
+    call may raise the five ProviderErrors.
+    """
+
+    def recipe(self, pool: Pool) -> str:
+        """What a fresh machine of the pool would be made of now (image, user data, settings), in a
+        word: another word is another machine. Never empty.
+        """
+        ...
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """Stop exactly these machines, none of them spot; what is stopped, or on its way, is no
+        error. ``instances`` tells them as STOPPING, then STOPPED, until they are started or ended.
+        After an error some may have stopped.
+        """
+        ...
+
+    def start(self, instance: str) -> None:
+        """Start a machine that was stopped; one that runs, or is about to, is no error.
+
+        An error means that it is stopped still, but for TransientError, after which it may run:
+        call again, or look in ``instances``. InstanceNotFound: it is gone.
+        """
+        ...
+
+
+@runtime_checkable
 class Console(Protocol):
     """A provider that shows what its machines print."""
 

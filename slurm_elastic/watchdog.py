@@ -19,7 +19,7 @@ from pathlib import Path
 from slurm_elastic.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.heartbeat import MARK
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model import Instance
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.reconcile_rules import Bound, Standing, is_unneeded, overdue
@@ -33,7 +33,9 @@ Beat = tuple[int, ...] | None
 
 
 class Watchdog:
-    """``look`` again and again; ``dry_run`` says what it would end, and ends nothing."""
+    """``look`` again and again; ``dry_run`` says what it would end, and ends nothing. ``kept``: by
+    node whose machine may be stopped on purpose, how old (s) it may get.
+    """
 
     def __init__(
         self,
@@ -43,11 +45,13 @@ class Watchdog:
         bound: Bound,
         monotonic: Callable[[], float],
         *,
+        kept: Mapping[str, float] | None = None,
         dry_run: bool = False,
     ) -> None:
         self._slurm, self._providers = slurm, providers
         self._mark = state / MARK
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
+        self._kept = kept or {}
         self._beat = self._read_beat()
         self._silent_since = monotonic()
         self._standing: dict[str, Mapping[str, Standing]] = {}
@@ -78,12 +82,19 @@ class Watchdog:
                 self._standing.pop(cloud, None)
                 continue
             before = self._standing.get(cloud, {})
-            verdict = overdue(nodes, busy, seen, before, self._monotonic(), self._bound)
+            awake = [one for one in seen if not self._is_kept(one)]
+            verdict = overdue(nodes, busy, awake, before, self._monotonic(), self._bound)
             self._standing[cloud] = verdict.standing
             if verdict.waiting:
                 log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.waiting)
             if verdict.ready and silent >= self._bound.seconds:
                 self._end(cloud, provider, verdict.ready, seen)
+
+    def _is_kept(self, one: Instance) -> bool:
+        """Whether it was stopped on purpose, as far as a list can tell, and is not too old."""
+        if one.state is not InstanceState.STOPPED or one.node not in self._kept:
+            return False
+        return time.time() - one.launched <= self._kept[one.node]
 
     def _silence(self) -> float:
         """Seconds for which slurm-elasticd has given no sign of life, by our own looks."""

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from functools import partial
+from math import inf
 
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.policies.reconcile_rules import Bound
 from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.cli import SlurmCli
@@ -57,6 +59,12 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _kept(config: Config) -> dict[str, float]:
+    """The nodes of pools that keep stopped machines, and how old these may get (s)."""
+    pools = [pool for pool in domain_pools(config, expand) if pool.stopped]
+    return {n: inf if p.max_age is None else p.max_age for p in pools for n in p.nodes}
+
+
 def _serve(args: argparse.Namespace, config: Config) -> None:
     least = max(config.timings.heartbeat_stale, config.timings.grace)
     if not args.after >= least:
@@ -72,7 +80,7 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
     slurm = SlurmCli(config.slurm)
     dog = Watchdog(
         slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
-        dry_run=args.dry_run,
+        kept=_kept(config), dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

@@ -116,6 +116,9 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
     public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
     the machines of the others stay for the next jobs, instead of being ended at once.
+
+    ``stopped``: so many machines that are idle are stopped instead of ended, and started again for
+    their nodes; ``stopped_price`` ($/h) is what one costs meanwhile, its disk.
     """
 
     name: str
@@ -135,6 +138,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     interruption_loss: Seconds = 1800.0
     partial_jobs: bool = False
     max_booting: Count | None = None
+    stopped: Annotated[int, Meta(ge=0)] = 0
+    stopped_price: Annotated[float, Meta(ge=0)] = 0.0
     slurmd_port: Port | None = None
     image: ImageChoice | None = None
     policies: PoolPolicies = field(default_factory=PoolPolicies)
@@ -287,6 +292,8 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_booting=p.max_booting,
             image=p.image,
             weight=1000 + 10 * rank,
+            stopped=p.stopped,
+            stopped_price=p.stopped_price,
         )
         for rank, p in enumerate(config.pools)
     )

@@ -20,6 +20,7 @@ from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate import FITS, LIMIT_FITS, check_images, check_join
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_network import check_network
+from slurm_elastic.config.validate_stopped import check_stopped
 from slurm_elastic.hostlist import HostlistError, compress, expand
 from slurm_elastic.policies.ranking import KEYS
 
@@ -42,7 +43,15 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
     fits = (_clouds, *FITS, *LIMIT_FITS, *GROWS)
-    for one in (*_CHECKS, *fits, check_join, check_network, check_images, *CHECKPOINT_FITS):
+    for one in (
+        *_CHECKS,
+        *fits,
+        check_join,
+        check_network,
+        check_stopped,
+        check_images,
+        *CHECKPOINT_FITS,
+    ):
         one(draft)
 
 

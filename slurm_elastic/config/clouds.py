@@ -59,6 +59,8 @@ class CloudSettings(
     """Whether its machines are told how to join by user data; others share a host or an image."""
     unusable: ClassVar[str] = ""
     """Why nothing can be done with it, where its kind cannot be used; for after its name."""
+    can_stop: ClassVar[bool] = False
+    """Whether its machines can be stopped, and started again."""
     tells_launch: ClassVar[bool] = True
     """Whether machines are told facts of their launch that no other launch's machines are told."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"

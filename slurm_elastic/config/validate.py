@@ -266,12 +266,12 @@ def _market_limits(
     }
     shut = {market for market, (_, limit) in bounds.items() if limit == 0}
     for market, (key, limit) in bounds.items():
-        used = [pool for pool, cloud in pools if market in _markets_used(pool, cloud)]
+        used = [pool for pool, cloud in pools if market in markets_used(pool, cloud)]
         if limit and not used:
             expected = f"no such limit: none of these pools uses the {market} market"
             draft.problems.add((*at, key), describe(limit), expected)
     for pool, cloud in pools:
-        used_markets = _markets_used(pool, cloud)
+        used_markets = markets_used(pool, cloud)
         if used_markets <= shut:
             key = bounds[min(used_markets)][0]
             words = " and ".join(sorted(used_markets))
@@ -299,7 +299,7 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
     return min(prices, default=None)
 
 
-def _markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
+def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
     """On-premises machines count as reserved, whatever the pool says."""
     if cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED})

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject, pool_subject
-from slurm_elastic.controller import holds
+from slurm_elastic.controller import holds, starting, stopping
 from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import power_down_and_requeue
@@ -117,6 +117,11 @@ class _Apply:
             actions.TerminateOrphan: self._terminate,
             actions.TerminateDouble: self._terminate,
             actions.TerminateStopped: self._terminate,
+            actions.NoteStopped: self._note_stopped,
+            actions.StopAgain: self._stop,
+            actions.StartAgain: lambda some: starting.start_again(site, cloud, some),
+            actions.RunsAgain: lambda some: starting.runs_again(site, some, seen),
+            actions.EndStopped: lambda some: starting.end_stopped(site, cloud, some, CORRELATION),
             actions.FailNode: lambda some: _fail_nodes(site, some),
             actions.FailLost: lambda some: _fail_nodes(site, some, told=True),
             actions.GiveBack: self._give_back,
@@ -175,6 +180,23 @@ class _Apply:
             doomed = [machines[a.machine] for a in some if a.reason == reason]
             terminate(self._site, self._cloud, doomed, reason, CORRELATION)
 
+    def _note_stopped(self, some: Sequence[actions.NoteStopped]) -> None:
+        stopping.has_stopped(self._site, self._cloud, self._machines(some), CORRELATION)
+
+    def _stop(self, some: Sequence[actions.StopAgain]) -> None:
+        """Where nothing can be written down that was decided before, they end."""
+        site, cloud, machines = self._site, self._cloud, self._machines(some)
+        if why := site.ledger.end_only:
+            site.ledger.not_stopped(cloud, [m.instance.id for m in machines], why)
+            refused = machines
+        else:
+            refused = stopping.stop_again(site, cloud, machines, CORRELATION)
+        terminate(site, cloud, refused, some[0].reason, CORRELATION)
+
+    def _machines(self, some: Sequence[actions.OnMachine]) -> list[Machine]:
+        ids = {a.machine for a in some}
+        return [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
+
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
         """End machines of the past, and give their nodes others, unless something serves them."""
         ids = {a.machine for a in some}
@@ -218,7 +240,8 @@ class _Apply:
         self._site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
 
     def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
-        machines = {m.instance.id: m.instance.node for m in machines_of(self._site, self._cloud)}
+        there = (*self._site.ledger.stopped(), *machines_of(self._site, self._cloud))
+        machines = {m.instance.id: m.instance.node for m in there}
         return {a.machine: machines.get(a.machine, a.machine) for a in some}
 
     def _set_addresses(self, some: Sequence[actions.SetAddress]) -> None:

@@ -99,7 +99,7 @@ def scope_of(
         limits=config.limits,
         cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in config.pools},
-        usage=usage(state.machines, state.launches, dearest or {}),
+        usage=usage((*state.machines, *state.stopped), state.launches, dearest or {}),
         # A large site has thousands of held nodes, of which no offer knows.
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
         blocked=blocked,

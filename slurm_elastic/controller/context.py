@@ -120,7 +120,8 @@ class Site:
 
     def usage(self) -> Usage:
         """The usage that is paid for now, by the ledger."""
-        return usage(*self.ledger.current(), self.dearest)
+        machines, launches = self.ledger.current()
+        return usage((*machines, *self.ledger.stopped()), launches, self.dearest)
 
     def unlearnt(self, read: Collection[str]) -> str:
         """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; ""

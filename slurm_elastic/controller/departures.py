@@ -23,10 +23,10 @@ from slurm_elastic.directive import MAINTENANCE, Departure, Directive
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.departure import NextStep, jobs_on, next_step, redirected
 from slurm_elastic.policies.directives import told
+from slurm_elastic.policies.stopped import born
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class Departures:
 
     def _go_on(self, one: Directive, word: Departure) -> None:
         site = self._site
-        machines = concerned(site.serving(), word, one.starts)
+        there = (*site.serving(), *site.ledger.stopped())  # these the repair ends
+        machines = concerned(there, word, one.starts)
         if word.to:
             self._redirect(one, word)
         if not machines:
@@ -174,7 +175,7 @@ def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> li
     """
     nodes = set(word.nodes)
     mine = [m for m in machines if m.instance.node in nodes]
-    return [m for m in mine if word.closes or generation_time(m.instance.generation) <= starts]
+    return [m for m in mine if word.closes or born(m) <= starts]
 
 
 def is_hopeless(move: Migration) -> bool:

@@ -338,8 +338,8 @@ class MungeKeys:
         self._collect(clock)
         machines = self._site.ledger.machines()
         alive = {m.instance.id for m in machines}
-        with self._lock:
-            self._known.keep(alive)
+        with self._lock:  # one that is stopped comes back with the keys that it had
+            self._known.keep(alive | {m.instance.id for m in self._site.ledger.stopped()})
         self._done &= alive
         for known in (self._again, self._complaints):
             for gone in known.keys() - alive:

@@ -24,6 +24,8 @@ from slurm_elastic.controller.launch import (
     report_auth,
     with_retries,
 )
+from slurm_elastic.controller.starting import Caps, start_stopped
+from slurm_elastic.controller.stopping import recipe
 from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instances, terminate
 from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.faults import reach
@@ -172,10 +174,6 @@ a full disk may soon be over, and a job that starts elsewhere has to wait once m
 NOT_WHOLE = "its job cannot be had whole"
 
 
-Caps = tuple[tuple[str, int | None], ...]
-"""How many machines may boot at once, by scope; None: any number."""
-
-
 class Shortfall(Struct, frozen=True, kw_only=True):
     """The part of a request that could not be had, and why; ``spare`` more could be, but not for
     these, as they are of use together only.
@@ -283,7 +281,7 @@ def _provision_pool(
     """
     offers, trouble = ((), trouble) if trouble else _offers(site, request)
     todo = _gangs_of(request, given_up)
-    had: set[str] = set()
+    had = set() if trouble else start_stopped(site, request, todo, offers, caps)
     decided: NextLaunch | None = None
     tried = Refusals(site, request)
     while len(had) < len(request.nodes) and not trouble:
@@ -394,6 +392,8 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
         if nodes := tuple({i.node for i in instances}):
             note(site, request, nodes, "launched", _bought(spec, instances))
 
+    if spec.pool.stopped and (word := recipe(site, spec.pool)):
+        site.ledger.note_recipe(spec.generation, word)
     result = launch(site, spec, request.id, tell=tell)
     if result.outcome is Outcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.

@@ -174,7 +174,10 @@ class LeakedInstances:
     def report(self) -> None:
         """Tell what has changed since the last time."""
         site, state = self._site, self._site.ledger.state()
-        found = leaked(state.machines, state.launches, site.providers, site.pool_of, site.now())
+        off = [m for m in state.stopped if m.instance.cloud not in site.providers]
+        found = leaked(
+            (*state.machines, *off), state.launches, site.providers, site.pool_of, site.now()
+        )
         for one in self._readers:
             found |= {(one.terms.cloud, id_): why for id_, why in one.unusable.items()}
         if found == self._told:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller.addresses import in_tunnel
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.stopping import recipes_of
 from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model_ledger import Machine
@@ -172,6 +173,9 @@ def see(
         answered=ledger.finished(missing) if missing else {},
         recent=ledger.machines(ended_since=now - DAY) if sick else (),
         drains=state.drains,
+        stopped=state.stopped,
+        directives=state.directives,
+        recipes=recipes_of(site, terms.cloud, state.stopped),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.stopping import choose, stop
 from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
@@ -122,7 +123,7 @@ def _is_there(job: SlurmJob) -> bool:
 
 
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
-    """End the machines of ``request``'s nodes of ``cloud``.
+    """End the machines of ``request``'s nodes of ``cloud``, or stop those that their pool keeps so.
 
     Only machines launched before the request: an old request must not end a new machine, whatever
     the clock said when either was made (``generation_order``). Only where Slurm has the node
@@ -151,7 +152,10 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
         why = "Slurm does not have the node powering down (any more)"
         log.info("suspend dropped request=%s nodes=%s reason=%s", request.id, compress(kept), why)
         site.record(request.id, "dropped", kept, why)
-    terminate(site, cloud, doomed, SUSPENDED, request.id)
+    kept_off = choose(site, cloud, doomed, view)
+    refused = stop(site, cloud, kept_off, request.id)
+    ended = [m for m in doomed if m not in kept_off or m in refused]
+    terminate(site, cloud, ended, SUSPENDED, request.id)
 
 
 def terminate(
@@ -189,7 +193,8 @@ def terminate(
 
 
 def _ends_at_once(machine: Machine) -> bool:
-    return machine.suspending is None and machine.instance.state is not InstanceState.STOPPING
+    stops = (InstanceState.STOPPING, InstanceState.STOPPED)
+    return machine.suspending is None and machine.instance.state not in stops
 
 
 def _record_news(

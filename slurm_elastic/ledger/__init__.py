@@ -6,11 +6,12 @@ seconds, prices dollars an hour, lists and offers JSON::
     launches           one launch call a row, written before the call; kept until 40 days after the
                        end of its last machine, with one offer from a day after its answer on
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
-      offer (or a list of several), state intent|done|failed, created, finished, error, accounts
+      offer (or a list of several), state intent|done|failed, created, finished, error, accounts,
+      owner, recipe
     machines           one instance a row, until 400 days after its end: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
-      accounts (who pays it: policies.account_budgets)
+      accounts (who pays it: policies.account_budgets), stopping, stopped, born (ledger.stopped)
     exclusions         kind and scope (key), until, cause, code, count, since, pool, about: what is
                        not to be used now (model.Exclusion); cool-downs are kept a while after it
     directives         number (key), word, who, since, starts, until, reason: operators' words
@@ -47,7 +48,7 @@ from msgspec.structs import astuple
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, Machines, launch_from, machine_from
+from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, STOPPED, launch_from, machine_from
 from slurm_elastic.ledger.marks import (
     EXCLUSION_COLUMNS,
     RUN_COLUMNS,
@@ -57,6 +58,7 @@ from slurm_elastic.ledger.marks import (
     run_from,
     to_json,
 )
+from slurm_elastic.ledger.stopped import StoppedMachines
 from slurm_elastic.ledger.tunnels import TUNNELS, Tunnels, tunnel_from
 from slurm_elastic.model import COOL_DOWN, Exclusion
 from slurm_elastic.model_ledger import Decision, Drained, Health, Launch, Machine
@@ -78,8 +80,8 @@ NO_NEWS = 60.0
 
 class LedgerState(Struct, frozen=True, kw_only=True):
     """Live machines, open launches, exclusions, the clouds of which a list was taken in, operators'
-    directives, and spans of drain that go on. ``lifted``: whether any job's requeue is;
-    ``writable``: whether the file can be written.
+    directives, spans of drain that go on, and ``stopped`` machines. ``lifted``: whether any job's
+    requeue is; ``writable``: whether the file can be written.
     """
 
     machines: tuple[Machine, ...]
@@ -90,6 +92,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
     directives: tuple[Directive, ...]
     lifted: bool
     drains: tuple[Drained, ...]
+    stopped: tuple[Machine, ...] = ()
 
 
 class Condition(Struct, frozen=True, kw_only=True):
@@ -109,7 +112,7 @@ def health_from(row: sqlite3.Row) -> Health:
     return Health(name=row[0], checked=row[1], error=row[2], code=row[3])
 
 
-class Ledger(Machines, Tunnels):
+class Ledger(StoppedMachines, Tunnels):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
@@ -121,6 +124,7 @@ class Ledger(Machines, Tunnels):
     TABLES: ClassVar[Mapping[str, Table]] = {
         "launches": (OPEN, launch_from),
         "machines": (f"{LIVE} {BY_TIME}", machine_from),
+        "stopped": (f"{STOPPED} {BY_TIME}", machine_from),
         "exclusions": (
             f"select {EXCLUSION_COLUMNS} from exclusions order by scope, kind desc",
             exclusion_from,
@@ -164,9 +168,12 @@ class Ledger(Machines, Tunnels):
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment."""
         # Launches first, as another process may write meanwhile.
-        launches, machines, exclusions, complete, directives, lifted, drains = self._tables(
-            "launches", "machines", "exclusions", "complete", "directives", "lifted", "drains"
-        )
+        launches, machines, stopped, exclusions, complete, directives, lifted, drains = (
+            self._tables(
+                "launches", "machines", "stopped", "exclusions", "complete", "directives",
+                "lifted", "drains",
+            )
+        )  # fmt: skip
         return LedgerState(
             machines=machines,
             launches=launches,
@@ -176,6 +183,7 @@ class Ledger(Machines, Tunnels):
             directives=directives,
             lifted=bool(lifted),
             drains=drains,
+            stopped=stopped,
         )
 
     # decisions, heartbeat, health

@@ -20,11 +20,12 @@ from slurm_elastic.policies.clock_guard import AHEAD
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
-    "error, accounts, owner"
+    "error, accounts, owner, recipe"
 )
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
-    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts"
+    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
+    "stopping, stopped, born"
 )
 MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 GONE = "terminated in the cloud"
@@ -47,7 +48,8 @@ SEEN = """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
 IN_ORDER = "order by created, generation"
 OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
-LIVE = f"select {MACHINE_COLUMNS} from machines where ended is null"
+LIVE = f"select {MACHINE_COLUMNS} from machines where ended is null and stopped is null"
+STOPPED = f"select {MACHINE_COLUMNS} from machines where ended is null and stopped is not null"
 BY_TIME = "order by launched, id"
 
 
@@ -154,15 +156,21 @@ class Machines(Marks):
     # machines
 
     def machines(
-        self, *, ended_since: float | None = None, nodes: Collection[str] | None = None
+        self,
+        *,
+        ended_since: float | None = None,
+        nodes: Collection[str] | None = None,
+        stopped: bool = False,
     ) -> tuple[Machine, ...]:
         """Machines that have not ended, and the ones that ended at ``ended_since`` or later, of
-        these ``nodes`` (None: of all); by launch time.
+        these ``nodes`` (None: of all); by launch time. Those that are ``stopped``, and the parts of
+        their lives in which others were, are among them only where that is asked for.
         """
         if ended_since is None and nodes is None:
             return self._tables("machines")[0]
         # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
         ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
+        ended += "" if stopped else " and stopped is null"
         since, of = math.inf if ended_since is None else ended_since, ""
         values: tuple[object, ...] = (since,)
         if nodes is not None:
@@ -170,7 +178,8 @@ class Machines(Marks):
                 " and node in (select value from json_each(?2))",
                 (since, to_json([*nodes])),
             )
-        rows = self._select(f"{LIVE}{of} union all {ended}{of} {BY_TIME}", *values)
+        off = f" union all {STOPPED}{of}" if stopped else ""
+        rows = self._select(f"{LIVE}{of}{off} union all {ended}{of} {BY_TIME}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
@@ -198,7 +207,8 @@ class Machines(Marks):
         the pool of that node by ``pool_of``. Machines that the ledger does not know are not
         inserted: see ``adopt``.
         """
-        known = [m.instance for m in self.machines() if m.instance.cloud == cloud]
+        there = (*self.machines(), *self._tables("stopped")[0])
+        known = [m.instance for m in there if m.instance.cloud == cloud]
         if not known and not seen:
             return
         nameless = {i.id for i in known if not i.node}
@@ -415,6 +425,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         launch.error,
         to_json(launch.accounts),
         to_json(launch.owner),
+        launch.recipe,
     )
 
 
@@ -438,6 +449,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         error=row["error"],
         accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
         owner=decode(row["owner"], type=dict[str, str]),
+        recipe=row["recipe"],
     )
 
 
@@ -466,6 +478,9 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.worst_price,
         machine.registered,
         to_json(machine.accounts),
+        machine.stopping,
+        machine.stopped,
+        machine.born,
     )
 
 
@@ -496,6 +511,9 @@ def machine_from(row: sqlite3.Row) -> Machine:
         worst_price=row["worst_price"],
         registered=row["registered"],
         accounts=msgspec.json.decode(row["accounts"], type=dict[str, int]),
+        stopping=row["stopping"],
+        stopped=row["stopped"],
+        born=row["born"],
     )
 
 

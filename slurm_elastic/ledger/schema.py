@@ -277,6 +277,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             primary key (generation, node)
         ) without rowid""",
     ),
+    (
+        # Machines that are stopped, and may be started again.
+        "alter table machines add column stopping real",
+        "alter table machines add column stopped real",
+        "alter table machines add column born real",
+        "create index machines_stopped on machines (cloud) where stopped is not null",
+        "alter table launches add column recipe text not null default ''",
+    ),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
@@ -289,7 +297,9 @@ LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
 
 
 _RECENT = "where (end is null or end >= :since)"
-_NEWS = ("state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered")
+_NEWS = (
+    "state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered",
+)  # fmt: skip
 LEDGER_TABLES = (
     Table(
         name="launches",

@@ -102,6 +102,40 @@ class Terminate(OnMachine, frozen=True, kw_only=True):
     kind: ClassVar[str] = "terminate"
 
 
+class NoteStopped(OnMachine, frozen=True, kw_only=True):
+    """Write down that a machine is stopped, as it was decided."""
+
+    kind: ClassVar[str] = "stopped"
+
+
+class StopAgain(OnMachine, frozen=True, kw_only=True):
+    """Stop a machine once more, of which that was decided before."""
+
+    kind: ClassVar[str] = "stop"
+
+
+class StartAgain(OnMachine, frozen=True, kw_only=True):
+    """Start a machine once more, of which that was decided before."""
+
+    kind: ClassVar[str] = "start"
+    by_node: ClassVar[bool] = True
+
+
+class RunsAgain(OnMachine, frozen=True, kw_only=True):
+    """Write down that a stopped machine is at work: somebody else has started it."""
+
+    kind: ClassVar[str] = "runs-again"
+    patient: ClassVar[bool] = True
+
+
+class EndStopped(OnMachine, frozen=True, kw_only=True):
+    """End a stopped machine that is not to be started any more."""
+
+    kind: ClassVar[str] = "end-stopped"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+
+
 class TerminateOrphan(OnMachine, frozen=True, kw_only=True):
     """End a machine that Slurm does not need."""
 

@@ -13,6 +13,7 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from slurm_elastic.directive import Directive
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,
@@ -59,12 +60,14 @@ from slurm_elastic.policies.reconcile_rules import (
     CloudView,
     DueRepairs,
     Intent,
+    StoppedInstance,
     Thresholds,
     TrackedInstance,
     due_repairs,
     is_pinged,
     repairs,
 )
+from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, unwanted
 
 
 class Rule(Enum):
@@ -110,8 +113,9 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     list, None where it could not be read; ``read_whole`` whether an earlier one was taken in.
     ``answered``: by generation, when launches were answered whose machines are missing. ``offers``
     and ``scopes`` are there, by pool, where holds are to be looked at; ``drains`` are the ledger's
-    that go on. ``writable``: whether the
-    ledger can be written; one that cannot may lack what is in its file.
+    that go on, ``stopped`` its stopped machines, of all clouds, and ``recipes`` those of the pass's
+    cloud. ``writable``: whether the ledger can be written; one that cannot may lack what is in its
+    file.
     """
 
     now: float
@@ -129,6 +133,9 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     drains: tuple[Drained, ...] = ()
     offers: Mapping[str, Sequence[Offer]] = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
+    stopped: tuple[Machine, ...] = ()
+    directives: tuple[Directive, ...] = ()
+    recipes: Recipes = NO_RECIPES
 
     @property
     def mine(self) -> list[Machine]:
@@ -184,6 +191,25 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         at_others=at_anothers_address([m.instance for m in snapshot.machines], view.values()),
         pings=is_pinged(snapshot.slurmd_timeout),
         slurm_user=snapshot.terms.slurm_user,
+        stopped=_stopped(snapshot),
+    )
+
+
+def _stopped(snapshot: ClusterSnapshot) -> tuple[StoppedInstance, ...]:
+    mine = [m for m in snapshot.stopped if m.instance.cloud == snapshot.terms.cloud]
+    if not mine:
+        return ()
+    now = snapshot.now
+    leaving = departing(mine, snapshot.directives, now)
+    ends = unwanted(mine, snapshot.terms.pools, snapshot.recipes, leaving, now)
+    return tuple(
+        StoppedInstance(
+            id=m.instance.id,
+            node=m.instance.node,
+            misses=m.misses,
+            unwanted=ends.get(m.instance.id, ""),
+        )
+        for m in mine
     )
 
 
@@ -207,6 +233,8 @@ def _known(
         shown=one.id not in unshown,
         registered=machine.registered is not None,
         double_of=at_home.get(one.node, "") if moved else "",
+        stopping=machine.stopping is not None,
+        born=machine.born,
     )
 
 
@@ -285,9 +313,9 @@ def _read(snapshot: ClusterSnapshot) -> Iterable[Action]:
     """Once all machines of a list are in the ledger, what they cost is in the limits."""
     if snapshot.listed is None or snapshot.read_whole:
         return
-    counted = {m.instance.id for m in snapshot.mine}
+    counted = {m.instance.id for m in (*snapshot.mine, *snapshot.stopped)}
     opened = {row.generation for row in snapshot.launches}
-    gone = (InstanceState.STOPPING, InstanceState.TERMINATED)
+    gone = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
     if all(i.id in counted or i.generation in opened or i.state in gone for i in snapshot.listed):
         yield NoteRead(cloud=snapshot.terms.cloud, reason="all that it lists is in the ledger")
 

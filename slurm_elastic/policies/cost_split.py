@@ -5,7 +5,7 @@ the price at which it was bought. Hour by hour of UTC that charge is split: in e
 charged the largest of its shares of the machine's CPUs, memory and GPUs; where these shares are
 more than the whole machine together, each in proportion. The rest is ``unused``, with the reason:
 ``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from the
-decision to end it until the end of what is paid, else ``idle``.
+decision to end it until the end of what is paid, ``stopped`` while it is stopped, else ``idle``.
 
 Money is in whole micro-dollars. What an hour comes to is the difference of the charges up to its
 end and up to its beginning, so hours add up to the charge; an hour's micro-dollars are handed out
@@ -36,11 +36,13 @@ class Unused(StrEnum):
     IDLE = "idle"
     DRAIN = "drain"
     ENDING = "ending"
+    STOPPED = "stopped"
 
 
 class Lease(NamedTuple):
     """The paid time of a machine, from ``begin`` to ``end``, at ``price`` ($/h). ``up``: since when
     its node was registered (``end``: never); ``over``: when it was decided to end it, or it ended.
+    ``stopped``: all of that time it is.
     """
 
     begin: int
@@ -48,6 +50,7 @@ class Lease(NamedTuple):
     price: float
     up: int
     over: int
+    stopped: bool = False
 
     def charged(self, until: int) -> int:
         """Micro-dollars from its beginning until then, rounded half up."""
@@ -183,6 +186,8 @@ def _weights(
 
 
 def _reason(lease: Lease, drains: Iterable[Drain], at: int) -> Unused:
+    if lease.stopped:
+        return Unused.STOPPED
     if at >= lease.over:
         return Unused.ENDING
     if at < lease.up:

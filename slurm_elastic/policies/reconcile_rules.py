@@ -14,7 +14,15 @@ any other        machine             missing N reads in a row end-missing (a mis
                                                               counted; a fresh one may be hidden for
                                                               a while, and a booting one stays while
                                                               the list is in doubt as a whole)
+any              to be stopped       off, or about to be      stopped (as it was decided)
+any              to be stopped       runs                     stop (again)
 any              suspending          still there              terminate (again)
+any              stopped             missing N reads in a row end-missing
+any              stopped, unwanted   off                      end-stopped, after the grace
+                 (``stopped``)
+powered down     stopped             runs                     end-stopped, after the grace
+up               stopped             runs                     runs-again, after the grace
+powering up      to be started       off                      start (again)
 any              no row              has it stopped           adopt, after the grace
 up, busy, heard  machine             has it stopped           nothing: the job runs
 any other        machine             has it stopped           terminate, after the grace: it has
@@ -84,18 +92,23 @@ from slurm_elastic.policies.actions import (
     Clear,
     Confirm,
     DoubtList,
+    EndStopped,
     FailLost,
     FailNode,
     GiveBack,
     Launch,
     NoteEnd,
     NoteMissing,
+    NoteStopped,
     PowerDown,
     PowerDownWhenIdle,
     Recycle,
     Relaunch,
     Restore,
     Retry,
+    RunsAgain,
+    StartAgain,
+    StopAgain,
     Terminate,
     TerminateDouble,
     TerminateOrphan,
@@ -112,6 +125,7 @@ from slurm_elastic.policies.node_state import (
     phase,
     states_of,
 )
+from slurm_elastic.policies.stopped import OFF
 
 # The snapshot that repair decides on: one cloud's part of the world, as values; and what can be
 # read off it.
@@ -121,7 +135,8 @@ class TrackedInstance(Struct, frozen=True, kw_only=True):
     """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
     ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
     ``double_of``: where the configuration has given its node to another cloud, the machine of that
-    at whose address the node is, if it is.
+    at whose address the node is, if it is. ``stopping``: with ``suspending``, it is to be stopped
+    instead of ended. ``born``: when it was first launched, of one that was stopped since.
     """
 
     id: str
@@ -135,6 +150,17 @@ class TrackedInstance(Struct, frozen=True, kw_only=True):
     shown: bool = True
     registered: bool = False
     double_of: str = ""
+    stopping: bool = False
+    born: float | None = None
+
+
+class StoppedInstance(Struct, frozen=True, kw_only=True):
+    """A machine that is stopped, by the ledger; ``unwanted``: why it is to end, if it is."""
+
+    id: str
+    node: str
+    misses: int = 0
+    unwanted: str = ""
 
 
 class Intent(Struct, frozen=True, kw_only=True):
@@ -169,6 +195,7 @@ class CloudView(Struct, frozen=True, kw_only=True):
     pings: bool = True
     slurm_user: str = ""
     states: Mapping[str, NodeState] = field(default_factory=dict)
+    stopped: tuple[StoppedInstance, ...] = ()
 
     def __post_init__(self) -> None:
         """Read Slurm's words once: each rule asks for what they mean."""
@@ -315,7 +342,7 @@ def served(view: CloudView) -> set[str]:
 
 
 def _standing(view: CloudView) -> set[str]:
-    leaving = {m.id for m in view.known if m.suspending}
+    leaving = {m.id for m in view.known if m.suspending} | {m.id for m in view.stopped}
     nodes = {m.node for m in view.known if not m.suspending}
     nodes |= {i.node for i in view.seen or () if i.state in _SERVES and i.id not in leaving}
     return nodes | view.elsewhere
@@ -390,6 +417,7 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
+    actions += _stopped_ones(view, patience, listing)
     actions += _doubles(view)
     actions += _nodes(view, hears=listing.hears)
     return tuple(actions)
@@ -465,11 +493,11 @@ def _is_whole(intent: Intent, found: _Found) -> bool:
 
 
 def _adoptions(view: CloudView) -> list[Action]:
-    known = {m.id for m in view.known}
+    known = {m.id for m in view.known} | {m.id for m in view.stopped}
     found = _found(view)
     confirmed = {i.generation for i in view.intents if _is_whole(i, found)}
     return [
-        (AdoptStopped if instance.state is InstanceState.STOPPING else Adopt)(
+        (AdoptStopped if instance.state in OFF else Adopt)(
             machine=instance.id,
             reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
         )
@@ -523,14 +551,16 @@ def _machine(
     state = listing.states.get(machine.id)
     if state is None:
         return _missing(machine, listing)
+    if machine.stopping:
+        return _to_be_stopped(machine, state)
     if machine.suspending:
         return Terminate(
             machine=machine.id,
             reason="its end was decided and it is still there",
         )
     node = view.nodes.get(machine.node)
-    if state is InstanceState.STOPPING:
-        return _stopped(view, machine, node, listing)
+    if state in OFF:
+        return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
     if is_unneeded(node):
@@ -558,6 +588,54 @@ def _stopped(
         machine=machine.id,
         reason="the cloud has it stopped, which nobody asked for: it serves nobody",
     )
+
+
+def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
+    if state in OFF:
+        return NoteStopped(machine=machine.id, reason="it is stopped, to be started again")
+    return StopAgain(machine=machine.id, reason="it was to be stopped and still runs")
+
+
+def _to_be_started(
+    view: CloudView, machine: TrackedInstance, state: InstanceState
+) -> Action | None:
+    """Its start was decided, and the call was lost, or was not taken in yet: it may be repeated."""
+    restarted = machine.born is not None and not machine.registered
+    if not restarted or state is not InstanceState.STOPPED:
+        return None
+    if _phase(view, machine.node) is not Phase.POWERING_UP:
+        return None
+    return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
+
+
+def _stopped_ones(
+    view: CloudView, patience: Thresholds, listing: InventoryReport
+) -> Iterable[Action]:
+    """What stopped machines call for; none are touched while the cloud's list is in doubt."""
+    if view.seen is None or listing.doubt:
+        return
+    serving = served(view)
+    for one in view.stopped:
+        state = listing.states.get(one.id)
+        if state is None:
+            if one.misses >= patience.misses:
+                why = f"the cloud did not list it, stopped, {one.misses} times in a row"
+                yield NoteMissing(machine=one.id, reason=why)
+        elif state in _SERVES:
+            yield from _started_by_others(view, one, serving)
+        elif state in OFF and one.unwanted:
+            yield EndStopped(machine=one.id, reason=f"it was stopped: {one.unwanted}")
+
+
+def _started_by_others(
+    view: CloudView, one: StoppedInstance, serving: Container[str]
+) -> Iterable[Action]:
+    node = view.nodes.get(one.node)
+    if node is not None and is_unneeded(node):
+        why = f"it was stopped and runs: {POWERED_DOWN}"
+        yield EndStopped(machine=one.id, reason=why)
+    elif node is not None and phase(node) is Phase.UP and one.node not in serving:
+        yield RunsAgain(machine=one.id, reason="somebody has started it, and its node is up")
 
 
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
@@ -590,7 +668,7 @@ def _missing(machine: TrackedInstance, listing: InventoryReport) -> Action | Non
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
-    age = age_of(machine.decided, view.now)
+    age = age_of(machine.decided if machine.born is None else machine.born, view.now)
     if machine.max_age is None or age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):

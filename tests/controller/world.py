@@ -185,7 +185,12 @@ class World:
         if phase(node) is Phase.POWERING_UP:
             # A slurmd that booted before it was asked for is not the one slurmctld waits for.
             for i in machines:
-                if i.launched >= self.slurm.asked(name) and self.now - i.launched >= BOOT:
+                off = i.state is InstanceState.STOPPED
+                if (
+                    not off
+                    and i.launched >= self.slurm.asked(name)
+                    and self.now - i.launched >= BOOT
+                ):
                     self.slurm.register(name, i.address or "")
         served = any(i.address == node.address and self._answers(i) for i in machines)
         if phase(node) is not Phase.UP or "DOWN" in node.states or served:
@@ -202,7 +207,7 @@ class World:
 
     def _answers(self, machine: Instance) -> bool:
         """One that its cloud has as stopped does not, unless the cloud is wrong."""
-        stopped = machine.state is InstanceState.STOPPING
+        stopped = machine.state in (InstanceState.STOPPING, InstanceState.STOPPED)
         return not stopped or machine.id in self.really_running
 
     # what is there

@@ -19,7 +19,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import CapacityError, ProviderError, QuotaError, TransientError
+from slurm_elastic.errors import (
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.model import (
     Instance,
     InstanceState,
@@ -30,6 +36,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
+from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 
@@ -100,12 +107,21 @@ class FakeAccount:
         """How many more machines of an offer there are beside those planned; None: any number."""
         bounds = [
             count
-            - sum(_alive(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
+            - sum(_runs(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
             - sum(fnmatchcase(_kind(o), p) for o in planned)
             for p, count in self.limits.items()
             if fnmatchcase(_kind(offer), p)
         ]
         return max(min(bounds), 0) if bounds else None
+
+    def is_full(self, one: _Machine) -> bool:
+        """Whether a stopped machine has no room to run: those that are stopped take none."""
+        kind = _kind(one.instance)
+        return any(
+            sum(_runs(m) and fnmatchcase(_kind(m.instance), p) for m in self._all()) >= count
+            for p, count in self.limits.items()
+            if fnmatchcase(kind, p)
+        )
 
     def _all(self) -> Sequence[_Machine]:
         return tuple(self.machines.values())
@@ -116,7 +132,8 @@ class FakeProvider:
 
     ``alternatives`` as in protocols.Chooser; ``start_limit`` is how many machines it starts yet
     (None: any number); ``tells_free`` whether offers say what the stock has, ``tells_losses``
-    whether machines that were taken are listed once more.
+    whether machines that were taken are listed once more. ``image`` is what fresh machines start
+    from.
     """
 
     def __init__(
@@ -135,6 +152,7 @@ class FakeProvider:
         self.start_limit: int | None = None
         self.tells_free = True
         self.tells_losses = False
+        self.image = "image-1"
         self.calls: list[Call] = []
         self._settings = settings
         self._uuid = cluster.uuid or ""
@@ -159,7 +177,7 @@ class FakeProvider:
         self.latency = 0.0
 
     def lose_answer_next(self, times: int = 1) -> None:
-        """Have the next launches take effect without an answer."""
+        """Have the next launches, stops and starts take effect without an answer."""
         self._answers_to_lose += times
 
     def limit(self, pattern: str, count: int | None) -> None:
@@ -216,9 +234,7 @@ class FakeProvider:
         with self._called("launch", len(spec.nodes), spared):
             if key not in self.account.launches:
                 self.account.launches[key] = self._start(spec)
-            if self._answers_to_lose:
-                self._answers_to_lose -= 1
-                raise TransientError(self.name, "ConnectionLost", "the answer was lost")
+            self._lose_answer()
             return self._standing(spec, self.account.launches[key])
 
     def startable(self) -> int | None:
@@ -248,6 +264,31 @@ class FakeProvider:
             if kept:
                 text = f"{', '.join(kept)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
+
+    def recipe(self, pool: Pool) -> str:
+        """By ``image``."""
+        with self._called("recipe"):
+            return recipe(pool, self.image)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """At once."""
+        with self._called("stop", len(ids)):
+            for instance_id in ids:
+                self._switch(instance_id, InstanceState.STOPPED)
+            self._lose_answer()
+
+    def start(self, instance: str) -> None:
+        """CapacityError where there is no stock."""
+        with self._called("start", 1):
+            machine = self.account.machines.get(instance)
+            if machine is None or not self._owns(instance) or not _alive(machine):
+                raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
+            if machine.instance.state is InstanceState.STOPPED and self.account.is_full(machine):
+                raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
+            if machine.instance.state is InstanceState.STOPPED:
+                machine.instance = replace(machine.instance, launched=self._clock())
+                self._switch(instance, InstanceState.RUNNING)
+            self._lose_answer()
 
     def notices(self) -> Sequence[Notice]:
         """The notices of ``interrupt``, until the machine is gone."""
@@ -332,6 +373,20 @@ class FakeProvider:
             raise CapacityError(self.name, "MachinesGone", text)
         return alive
 
+    def _lose_answer(self) -> None:
+        if self._answers_to_lose:
+            self._answers_to_lose -= 1
+            raise TransientError(self.name, "ConnectionLost", "the answer was lost")
+
+    def _switch(self, instance_id: str, state: InstanceState) -> None:
+        """Spot machines cannot be stopped; what is gone stays so."""
+        machine = self.account.machines.get(instance_id)
+        if machine is None or not self._owns(instance_id) or not _alive(machine):
+            return
+        if machine.instance.market is Market.SPOT:
+            raise ProviderError(self.name, "UnsupportedOperation", f"{instance_id} is spot")
+        machine.instance = replace(machine.instance, state=state)
+
     def _end(self, ids: Sequence[str]) -> None:
         for instance_id in ids:
             if self._owns(instance_id):
@@ -349,6 +404,10 @@ class FakeProvider:
 
 def _alive(machine: _Machine) -> bool:
     return machine.instance.state is not InstanceState.TERMINATED
+
+
+def _runs(machine: _Machine) -> bool:
+    return _alive(machine) and machine.instance.state is not InstanceState.STOPPED
 
 
 def _kind(thing: Offer | Instance) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
@@ -14,6 +16,8 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     zones: tuple[str, ...] = ("zone-1",)
     spot_factor: float = 0.3
     stock: int | None = None
+
+    can_stop: ClassVar[bool] = True
 
     @property
     def known_zones(self) -> tuple[str, ...]:

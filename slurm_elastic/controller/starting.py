@@ -1,0 +1,179 @@
+"""Machines that were stopped: started for their nodes before any are bought, or ended.
+
+A start is a launch in all but the call: it is within the limits, its intent is in the ledger before
+the cloud is asked, and where the cloud refuses it, the machine ends and the node gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.launch import assign_addresses, with_retries
+from slurm_elastic.controller.stopping import recipes_of
+from slurm_elastic.controller.suspend import terminate
+from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Launch, Machine
+from slurm_elastic.model import Instance, NodeRequest, Offer
+from slurm_elastic.model_ledger import INTENT
+from slurm_elastic.policies import actions
+from slurm_elastic.policies.next_launch import Gang, next_launch, part_of
+from slurm_elastic.policies.stopped import to_start
+from slurm_elastic.protocols import Stops
+from slurm_elastic.spool import Spool
+
+log = logging.getLogger(__name__)
+
+Caps = tuple[tuple[str, int | None], ...]
+"""How many machines may boot at once, by scope; None: any number."""
+
+
+def start_stopped(
+    site: Site, request: NodeRequest, todo: Sequence[Gang], offers: Sequence[Offer], caps: Caps
+) -> set[str]:
+    """Start the stopped machines of the nodes of ``todo``, as far as limits let them; the nodes
+    that need no other machine.
+    """
+    cloud = request.pool.cloud
+    stopped = [m for m in site.ledger.stopped() if m.instance.cloud == cloud]
+    nodes = {node for gang in todo for node in gang.nodes}
+    mine = [m for m in stopped if m.instance.node in nodes]
+    if not mine:
+        return set()
+    recipes = recipes_of(site, cloud, mine)
+    fit = to_start(mine, nodes, request.pool, recipes, site.now())
+    prices = {offer.key: offer for offer in offers}
+    fit = [m for m in fit if m.instance.offer_key in prices]
+    fit.sort(key=lambda m: (prices[m.instance.offer_key].price, m.instance.node))
+    had = set()
+    for machine in fit:
+        if _start(site, request, machine, prices[machine.instance.offer_key], caps):
+            had.add(machine.instance.node)
+    return had
+
+
+def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps) -> bool:
+    """Whether its node needs no other machine."""
+    begun = _intend(site, request, machine, offer, caps)
+    if begun is None:
+        return False
+    one, jobs = begun.instance, [f"job:{job}" for job in begun.jobs]
+    reach("start.after-intent")
+    why = _call(site, one, lambda call: with_retries(site, call))
+    if why is None:
+        reach("start.after-call")
+        what = f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, ${one.price:.4f}/h"
+        log.info("started request=%s node=%s id=%s", request.id, one.node, one.id)
+        site.record(request.id, "started", (one.node, *jobs), what)
+        if site.config.cloud(one.cloud).node_address == "provider" and one.address:
+            assign_addresses(site, {one.node: one.address})
+        reach("start.after-result")
+    elif why:
+        site.record(request.id, "start-refused", (one.node, *jobs), f"{one.id}: {why}")
+        _give_up(site, begun, machine.instance.price, why, request.id)
+        return False
+    return True
+
+
+def _intend(
+    site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps
+) -> Machine | None:
+    """Decide, and write it down; None where a limit or an exclusion is in the way. The room that
+    the cloud has left is no bound: a stopped machine may have its own.
+    """
+    node = machine.instance.node
+    mine, alone = part_of(request, [node]), (Gang(nodes=(node,)),)
+    reach("start.before-intent")
+    with site.spending:
+        now = site.now()
+        decided = next_launch(
+            mine, alone, (), [replace(offer, free=None)], site.scope(request.pool), now,
+            caps=caps, keys=site.config.ranking,
+        )  # fmt: skip
+        if not decided.nodes:
+            return None
+        row = Launch(
+            generation=new_generation(now, Spool(site.config.state).newest()),
+            request=request.id,
+            pool=request.pool.name,
+            cloud=offer.cloud,
+            nodes=(node,),
+            jobs=mine.jobs,
+            offer=offer,
+            state=INTENT,
+            created=now,
+            recipe=site.ledger.recipes([machine.instance.generation]).get(
+                machine.instance.generation, ""
+            ),
+        )
+        return site.ledger.start(row, machine, now)
+
+
+def _call(site: Site, one: Instance, run: Callable[[Callable[[], None]], None]) -> str | None:
+    """None where it starts; why it does not; "" where that is not known."""
+    provider = site.providers[one.cloud]
+    if not isinstance(provider, Stops):
+        return "its cloud starts no stopped machines"
+    try:
+        run(lambda: provider.start(one.id))
+    except TransientError as error:
+        log.warning("start in doubt node=%s id=%s error=%s", one.node, one.id, error)
+        return ""
+    except ProviderError as error:
+        return str(error)
+    except Exception:
+        log.exception("start failed in an unknown way node=%s id=%s", one.node, one.id)
+        return ""
+    return None
+
+
+def _give_up(site: Site, machine: Machine, price: float, why: str, correlation: str) -> None:
+    one, reason = machine.instance, f"it could not be started: {why}"
+    log.warning("start refused node=%s id=%s error=%s", one.node, one.id, why)
+    site.ledger.start_refused(one.cloud, one.id, price, reason, site.now())
+    terminate(site, one.cloud, [machine], reason, correlation)
+
+
+# What the repair does of it.
+
+
+def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> None:
+    """The same calls once more; what cannot be started ends, and its node is placed anew."""
+    if site.ledger.end_only:
+        return
+    wanted = {a.machine: a.reason for a in some}
+    for machine in site.ledger.machines():
+        one = machine.instance
+        if one.cloud != cloud or one.id not in wanted or machine.suspending is not None:
+            continue
+        why = _call(site, one, lambda call: call())
+        said = wanted[one.id] if why is None else f"{wanted[one.id]}: {why or 'in doubt'}"
+        site.record("reconcile", "started" if why is None else "start-refused", (one.node,), said)
+        if why:
+            disk = site.pool_of[one.node].stopped_price if one.node in site.pool_of else 0.0
+            _give_up(site, machine, disk, why, "reconcile")
+
+
+def runs_again(site: Site, some: Sequence[actions.RunsAgain], seen: Sequence[Instance]) -> None:
+    """Their rows follow: they are paid as machines at work."""
+    wanted = {a.machine: a.reason for a in some}
+    for instance in seen:
+        if instance.id in wanted:
+            site.ledger.runs_again(instance, site.now())
+            site.record("reconcile", "runs-again", (instance.node,), wanted[instance.id])
+
+
+def end_stopped(
+    site: Site, cloud: str, some: Sequence[actions.EndStopped], correlation: str
+) -> None:
+    """End them, the intent first."""
+    machines = {m.instance.id: m for m in site.ledger.stopped() if m.instance.cloud == cloud}
+    for reason in {a.reason for a in some}:
+        doomed = [machines[a.machine] for a in some if a.reason == reason if a.machine in machines]
+        ids = [m.instance.id for m in doomed]
+        site.ledger.end_stopped(cloud, ids, reason, site.now())
+        terminate(site, cloud, doomed, reason, correlation)

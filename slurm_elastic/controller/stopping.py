@@ -1,0 +1,134 @@
+"""Machines that nobody needs are stopped instead of ended, where their pool keeps some so."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.faults import reach
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Pool
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_state import is_down, is_drained
+from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, to_stop
+from slurm_elastic.protocols import Stops
+
+log = logging.getLogger(__name__)
+
+WHY = "idle: stopped, to be started again"
+"""Why a machine is stopped instead of ended."""
+
+
+def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes:
+    """What these machines of a cloud were made of, and what fresh ones of their pools would be."""
+    mine = [m for m in machines if m.instance.cloud == cloud and m.pool in site.pools]
+    if not mine:
+        return NO_RECIPES
+    pools = {m.pool: site.pools[m.pool] for m in mine}
+    fresh = {name: word for name, pool in pools.items() if (word := recipe(site, pool))}
+    return Recipes(made_of=site.ledger.recipes({m.instance.generation for m in mine}), fresh=fresh)
+
+
+def recipe(site: Site, pool: Pool) -> str:
+    """What a fresh machine of the pool would be made of; "" where the cloud does not tell."""
+    provider = site.providers.get(pool.cloud)
+    if not isinstance(provider, Stops):
+        return ""
+    try:
+        return f"{provider.recipe(pool)}{_secret(site)}"
+    except ProviderError as error:
+        log.info("recipe not known pool=%s error=%s", pool.name, error)
+    except Exception:
+        log.exception("recipe not known pool=%s", pool.name)
+    return ""
+
+
+def _secret(site: Site) -> str:
+    """Which of Slurm's secrets machines have got: after another one, those of before know none."""
+    ssh = site.config.join.ssh
+    if ssh is None:
+        return ""
+    try:
+        found = os.stat(ssh.secret)
+    except OSError:
+        return "-unknown"
+    return f"-{found.st_ino:x}-{found.st_mtime_ns:x}"
+
+
+def choose(
+    site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode]
+) -> list[Machine]:
+    """Of machines that Slurm does not need those that are to be stopped: none while the ledger's
+    file cannot be used, and none that a person, or Slurm itself, has taken out of service.
+    """
+    pools = {name: pool for name, pool in site.pools.items() if pool.stopped}
+    fit = [m for m in doomed if m.pool in pools and _is_sound(m, view)]
+    if not fit or site.ledger.end_only:
+        return []
+    state = site.ledger.state()
+    going = departing(fit, state.directives, site.now())
+    fit = [m for m in fit if m.instance.id not in going]
+    there = (*state.machines, *state.stopped)
+    return to_stop(fit, there, pools, recipes_of(site, cloud, fit), site.now())
+
+
+def _is_sound(machine: Machine, view: Mapping[str, SlurmNode]) -> bool:
+    node = view.get(machine.instance.node)
+    return node is not None and not is_drained(node) and not is_down(node)
+
+
+def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> list[Machine]:
+    """Stop these, the intent first; an error that may pass leaves it, and the repair repeats the
+    call. Returns those that the cloud does not stop: they are to be ended.
+    """
+    if not machines:
+        return []
+    ids = [m.instance.id for m in machines]
+    reach("stop.before-intent")
+    site.ledger.stopping(cloud, ids, WHY, site.now())
+    reach("stop.after-intent")
+    return stop_again(site, cloud, machines, correlation)
+
+
+def stop_again(
+    site: Site, cloud: str, machines: Sequence[Machine], correlation: str
+) -> list[Machine]:
+    """The call of ``stop``, whose intent stands."""
+    ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
+    try:
+        _stops(site, cloud).stop(ids)
+    except TransientError as error:
+        log.warning("stop fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error)
+        return []
+    except ProviderError as error:
+        why = f"it cannot be stopped: {error}"
+        log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
+        site.ledger.not_stopped(cloud, ids, why)
+        site.record(correlation, "stop-refused", nodes, why)
+        return list(machines)
+    reach("stop.after-call")
+    has_stopped(site, cloud, machines, correlation)
+    reach("stop.after-result")
+    return []
+
+
+def _stops(site: Site, cloud: str) -> Stops:
+    provider = site.providers[cloud]
+    if isinstance(provider, Stops):
+        return provider
+    raise ProviderError(cloud, "NoStop", "its machines cannot be stopped")
+
+
+def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> None:
+    """Write down that these have stopped, as it was decided."""
+    pools = {m.instance.id: site.pools.get(m.pool) for m in machines}
+    prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
+    nodes = [m.instance.node for m in machines]
+    with site.ledger.together():
+        site.ledger.has_stopped(cloud, prices, site.now())
+        site.record(correlation, "stopped", nodes, WHY)
+    log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), WHY)
