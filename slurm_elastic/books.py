@@ -136,7 +136,8 @@ def charges(books: Books) -> Iterator[Charge]:
         if begin >= end:
             continue
         node, over = machine.instance.node, min(lease.end, _ms(_ended(machine, books.now)))
-        mine = [_within(u, lease.begin, over) for u in uses.get(node, ()) if u.end > lease.begin]
+        there = () if lease.stopped else uses.get(node, ())  # jobs are on another machine then
+        mine = [_within(u, lease.begin, over) for u in there if u.end > lease.begin]
         hours = split(lease, [u for u in mine if u.begin < u.end], drains.get(node, ()), begin, end)
         yield Charge(machine, lease.between(begin, end), tuple(hours))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.cli.watchdog import main
 from slurm_elastic.errors import ConfigError, SlurmError, TransientError
@@ -33,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def dog(world: World, **options: bool) -> Watchdog:
+def dog(world: World, **options: Any) -> Watchdog:
     return Watchdog(
         world.slurm, world.clouds, world.dir, Bound(seconds=AFTER), lambda: world.now, **options
     )
@@ -57,6 +60,25 @@ def test_with_the_daemon_gone_a_powered_down_node_loses_its_machine(world: World
     assert world.machines_of("pub1") == []
     assert len(world.machines_of("pub2")) == 1
     assert "RUNNING" in world.slurm.queue()[2].states
+
+
+@pytest.mark.parametrize(
+    ("kept", "stays"), [({"pub1": math.inf}, True), ({"pub1": -math.inf}, False), ({}, False)]
+)
+def test_what_is_stopped_stays_until_it_is_too_old_where_its_pool_keeps_some(
+    world: World, kept: dict[str, float], stays: bool
+) -> None:
+    (machine,) = world.machines_of("pub1")
+    world.advance(500)
+    account = world.accounts["pub"].machines[machine]
+    account.instance = replace(account.instance, state=InstanceState.STOPPED)
+    watch(world, dog(world, kept=kept), 1800)
+    assert (world.machines_of("pub1") == [machine]) is stays
+
+
+def test_a_machine_that_runs_ends_though_its_pool_keeps_stopped_ones(world: World) -> None:
+    watch(world, dog(world, kept={"pub1": math.inf}), 1800)
+    assert world.machines_of("pub1") == []
 
 
 def test_not_before_both_have_lasted_for_the_bound(world: World) -> None:

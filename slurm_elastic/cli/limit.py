@@ -80,7 +80,8 @@ def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str
     before = now.get((word.scope, word.key), own)
     was = "no limit" if before is None else f"{before:g}"
     yield f"{scope_in_words(word.scope)}: {word.key} {was} -> {word.value:g}"
-    paid = usage([m for m in facts.machines if m.ended is None], facts.open_launches)
+    live = [m for m in facts.machines if m.ended is None]
+    paid = usage((*live, *facts.stopped), facts.open_launches)
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)
         yield f"now ${used:.4f}/h at the worst prices{_over(used, word)}"

@@ -236,7 +236,10 @@ def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
     for pool in view.pools:
         row = [Text(pool.name), Text(pool.cloud), hosts(pool.nodes, top, wide=wide)]
         machines = pool.machines if view.ledger_error is None else None
-        row += [*_state_cells(pool.states, pool.count), _of(machines, pool.limit)]
+        paid = _of(machines, pool.limit)
+        if pool.stopped:
+            paid = Text(f"{paid} +{pool.stopped} stopped")
+        row += [*_state_cells(pool.states, pool.count), paid]
         if wide:
             row.append(Text(" ".join(pool.markets)))
         table.add_row(*row)

@@ -136,6 +136,13 @@ def _pool(
     yield _for_sale(what, offers) if usable or not offers else _unusable(what, offers, why)
     yield from _markets(cloud, pool, offers)
     yield from _prices(pool, offers)
+    if pool.stopped and not pool.stopped_price:
+        yield Finding(
+            what=f"stopped machines of pool {pool.name}",
+            level=Level.NOTE,
+            found="stopped_price is 0: their disks are in no cost and no budget",
+            advice=f"set pools[{pool.name}].stopped_price, $/h of a machine's disk",
+        )
 
 
 def _unusable(what: str, offers: Sequence[Offer], why: str) -> Finding:

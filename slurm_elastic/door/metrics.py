@@ -161,6 +161,12 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     yield _gauge("machines", "Machines that are paid now.", [
         (dict(zip(names, key, strict=True)), float(n)) for key, n in offers.items()
     ])  # fmt: skip
+    kept = {p.name: p.cloud for p in config.pools if p.stopped}
+    kept |= {m.pool: m.instance.cloud for m in facts.stopped}
+    off = Counter(m.pool for m in facts.stopped)
+    yield _gauge("machines_stopped", "Machines that are stopped, to be started again.", [
+        ({"cloud": cloud, "pool": pool}, float(off[pool])) for pool, cloud in kept.items()
+    ])  # fmt: skip
     limits = [({"scope": "cluster"}, config.limits.nodes)]
     limits += [({"scope": f"cloud:{c.name}"}, c.limits.nodes) for c in config.clouds]
     limits += [({"scope": f"pool:{p.name}"}, p.max_nodes) for p in config.pools]

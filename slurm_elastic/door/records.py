@@ -76,6 +76,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
             return Facts(
                 now=now,
                 machines=ledger.machines(ended_since=now - DAY),
+                stopped=ledger.stopped(),
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),

@@ -21,7 +21,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, LaunchSpec, Limits, Notice, Offer, Pool
 from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import Provider, Stops
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
 from slurm_elastic.testing.census import Census
@@ -160,6 +160,20 @@ class Hiding:
         if hidden:
             self.struck.add(call)
         return hidden
+
+    def recipe(self, pool: Pool) -> str:
+        return self._stops.recipe(pool)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        self._stops.stop(ids)
+
+    def start(self, instance: str) -> None:
+        self._stops.start(instance)
+
+    @property
+    def _stops(self) -> Stops:
+        assert isinstance(self.inner, Stops)
+        return self.inner
 
     def notices(self) -> Sequence[Notice]:
         return self.inner.notices()

@@ -77,7 +77,7 @@ class _Join:
         self.clouds = {c.name: c for c in config.clouds}
         self._outlooks: dict[str, Outlook] = {}
         self.live = [m for m in facts.machines if m.ended is None]
-        self.usage: Usage = usage(self.live, facts.open_launches)
+        self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
         self.hold_of = {h.scope: h for h in facts.holds}
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in facts.jobs:
@@ -292,6 +292,7 @@ def _pool(join: _Join, pool: Pool) -> PoolView:
         machines=join.usage.nodes.get(f"pool:{pool.name}", 0),
         limit=pool.max_nodes,
         markets=tuple(str(m) for m in pool.markets),
+        stopped=sum(m.pool == pool.name for m in join.facts.stopped),
     )
 
 

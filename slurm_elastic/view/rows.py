@@ -24,7 +24,8 @@ from slurm_elastic.view.checkpoints import CheckpointFacts, CheckpointsView
 class Facts(Struct, frozen=True, kw_only=True):
     """All that was read, at ``now``. ``nodes`` and ``jobs`` are None where Slurm did not answer,
     ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
-    ``machines`` holds the live ones and those that ended in the last 24 hours.
+    ``machines`` holds the live ones and those that ended in the last 24 hours; ``stopped`` those
+    that are to be started again.
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
     ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends machines.
     ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``payers``:
@@ -40,6 +41,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     slurm_error: str | None = None
     ledger_error: str | None = None
     machines: Sequence[Machine] = ()
+    stopped: Sequence[Machine] = ()
     open_launches: Sequence[Launch] = ()
     cool_downs: Sequence[Exclusion] = ()
     holds: Sequence[Exclusion] = ()
@@ -141,7 +143,9 @@ class SiteView(Struct, frozen=True, kw_only=True):
 
 
 class PoolView(Struct, frozen=True, kw_only=True):
-    """A pool. ``states`` counts its nodes by state."""
+    """A pool. ``states`` counts its nodes by state; ``stopped``: its machines that are to be
+    started again, beside the paid ones.
+    """
 
     name: str
     cloud: str
@@ -151,6 +155,7 @@ class PoolView(Struct, frozen=True, kw_only=True):
     machines: int
     limit: int | None
     markets: tuple[str, ...]
+    stopped: int = 0
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

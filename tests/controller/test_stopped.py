@@ -14,10 +14,13 @@ from slurm_elastic.books import By, charges, read_books, report
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.controller import starting, stopping
 from slurm_elastic.directive import Departure, Directive
+from slurm_elastic.door import metrics
+from slurm_elastic.door.records import read_facts
 from slurm_elastic.errors import AuthError, CapacityError, TransientError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import InstanceState, Market
 from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.view import status_view
 from tests.controller.world import ONP, PUB, Killed, World
 
 DISK = 0.01
@@ -300,6 +303,16 @@ def test_while_its_offer_cools_down_a_fresh_machine_is_taken(world: World) -> No
     world.advance(40)
     assert old not in states(world)  # refused: it ends, and the node is given back
     assert phase(world.slurm.node("pub1")) is not Phase.UP
+
+
+def test_status_metrics_and_explain_tell_of_it(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    view = status_view(world.config, read_facts(world.config, world.now))
+    found = {p.name: (p.machines, p.stopped) for p in view.pools}
+    assert found == {"rack": (0, 0), "burst": (0, 1)}
+    told = metrics.text(world.config, world.now).decode()
+    assert 'slurm_elastic_machines_stopped{cloud="pub",pool="burst"} 1.0' in told
 
 
 POINTS = [

@@ -16,13 +16,12 @@ from slurm_elastic.providers.base.tags import price_of
 Record = Mapping[str, Any]
 """An instance or another item of an answer, as boto3 gives it."""
 
-# A stopped machine is lost to Slurm and goes on costing its disk: it counts as on its way out.
 STATES = {
     "pending": InstanceState.PENDING,
     "running": InstanceState.RUNNING,
     "shutting-down": InstanceState.STOPPING,
     "stopping": InstanceState.STOPPING,
-    "stopped": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPED,
     "terminated": InstanceState.TERMINATED,
 }
 READ = (

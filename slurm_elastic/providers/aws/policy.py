@@ -90,6 +90,8 @@ def _services(
         "StringEquals": {"ec2:CreateAction": _creating(settings)},
     })  # fmt: skip
     ending = ["GetConsoleOutput", "TerminateInstances"]
+    if any(pool.stopped for pool in pools):
+        ending += ["StartInstances", "StopInstances"]
     yield _allow("EndOurs", ending, [arns.ec2("instance")], _ours(cluster))
     if settings.strategy is Strategy.FLEET:
         yield from _fleets(settings, cluster, arns)

@@ -18,6 +18,7 @@ from msgspec import structs
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     CapacityError,
+    InstanceNotFound,
     ProviderError,
     TransientError,
 )
@@ -43,10 +44,12 @@ from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.stops import Stopping
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
+from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.user_data import read_parts
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class AwsProvider:
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
         self._ending = Ending(self._api, settings.name)
+        self._stopping = Stopping(self._api, settings.name)
         self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
         self._fleet = Fleet(
@@ -142,17 +146,42 @@ class AwsProvider:
         """1000 a call, or what EC2 lets us end (``termination``). An id that was never seen with
         our tag is looked up, and left alone if it is not ours.
         """
+        mine = self._mine(ids)
+        self._machines.ended(mine)
+        self._ending.end(mine)
+
+    def recipe(self, pool: Pool) -> str:
+        """Its image, user data and all that the site has set of machines."""
+        own = self._settings
+        template = requests.site_template(own.launch_template) if own.launch_template else {}
+        place = sorted(own.subnets.items())
+        return recipe(
+            pool,
+            self._images.of(pool),
+            self._parts,
+            requests.settings_of_site(own),
+            template,
+            place,
+        )
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """See ``stops``. An id that was never seen with our tag is left alone."""
+        self._stopping.stop(self._mine(ids))
+
+    def start(self, instance: str) -> None:
+        """See ``stops``."""
+        if not self._mine([instance]):
+            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+        self._stopping.start(instance)
+
+    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
         wanted = list(dict.fromkeys(ids))
         if not self._machines.ours.issuperset(wanted):
             self._listed()
         for instance_id in wanted:
             if instance_id not in self._machines.ours:
-                log.warning(
-                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
-                )
-        mine = [i for i in wanted if i in self._machines.ours]
-        self._machines.ended(mine)
-        self._ending.end(mine)
+                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
+        return [i for i in wanted if i in self._machines.ours]
 
     def console(self, instance: str) -> str:
         """The machine's console output. Machines without Nitro show it some minutes late."""

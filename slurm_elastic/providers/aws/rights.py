@@ -158,6 +158,8 @@ def attempts(
         request={"InstanceIds": named},
         unsure=machine is None,
     )
+    if any(pool.stopped for pool in pools):
+        yield from _stops(named, unsure=machine is None)
     if settings.strategy is Strategy.FLEET:
         yield Attempt(
             operation="create_tags",
@@ -172,6 +174,16 @@ def attempts(
         request={"InstanceId": named[0]},
         optional="join.ssh cannot read host keys from the console",
     )
+
+
+def _stops(named: Sequence[str], *, unsure: bool) -> Iterator[Attempt]:
+    request = {"InstanceIds": list(named)}
+    without = "idle machines end instead of being stopped"
+    for verb in ("Stop", "Start"):
+        yield Attempt(
+            operation=f"{verb.lower()}_instances", action=f"{verb}Instances", request=request,
+            unsure=unsure, optional="" if unsure else without,
+        )  # fmt: skip
 
 
 def _reads(settings: AwsCloud, spot: bool) -> Iterator[Attempt]:

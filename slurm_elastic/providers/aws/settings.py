@@ -68,6 +68,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     has_images: ClassVar[bool] = True
     tells_launch: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
+    can_stop: ClassVar[bool] = True
 
     @property
     def markets(self) -> frozenset[Market]:

@@ -12,7 +12,16 @@ from xml.sax.saxutils import escape
 
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.libvirt.hosts import bindings
-from slurm_elastic.providers.libvirt.machine import NAMESPACE, OFF, UNKNOWN, Plan, tags_in, volumes
+from slurm_elastic.providers.libvirt.machine import (
+    NAMESPACE,
+    OFF,
+    STOPPED,
+    UNKNOWN,
+    Plan,
+    marked,
+    tags_in,
+    volumes,
+)
 
 _ABSENT = ("NO_DOMAIN", "NO_DOMAIN_METADATA", "NO_STORAGE_VOL")
 
@@ -93,9 +102,44 @@ def _volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> An
     return found(pool.storageVolLookupByName, name) or pool.createXML(text)
 
 
+def stop(connection: Any, number: str) -> None:  # noqa: ANN401
+    """Mark it, then have its guest shut down; one that is off already is only marked."""
+    domain = found(connection.lookupByUUIDString, number)
+    if domain is None:
+        return
+    _mark(domain, {STOPPED: f"{time.time():.0f}"})
+    if domain.isActive():
+        left()
+        _settled(domain.shutdown, lambda: not domain.isActive())
+
+
+def boot(connection: Any, number: str) -> bool:  # noqa: ANN401
+    """Start one that was stopped, and take the mark away; whether it is there."""
+    domain = found(connection.lookupByUUIDString, number)
+    if domain is None:
+        return False
+    if not domain.isActive():
+        _settled(domain.create, domain.isActive)
+    _mark(domain, {}, without=STOPPED)
+    return True
+
+
+def _mark(domain: Any, more: Mapping[str, str], without: str = "") -> None:  # noqa: ANN401
+    libvirt, tags = bindings(), dict(marks(domain) or {})
+    kept = {key: value for key, value in tags.items() if key != without} | dict(more)
+    if kept == tags:
+        return
+    flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
+    kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
+    domain.setMetadata(kind, marked(kept), "slurm-elastic", NAMESPACE, flags)
+
+
 def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
     """Have it run no more, and its volumes go; one that never ran goes whole, or it might yet."""
     domain = found(connection.lookupByUUIDString, number)
+    if domain is not None:
+        _mark(domain, {}, without=STOPPED)
     if domain is not None and domain.isActive():
         _settled(domain.destroy, lambda: not domain.isActive())
     elif domain is not None and domain.state() == [OFF, UNKNOWN]:

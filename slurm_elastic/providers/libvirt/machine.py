@@ -20,6 +20,8 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 
 NAMESPACE = "urn:slurm-elastic:machine:1"
 STORAGE = PREFIX + "storage"
+STOPPED = PREFIX + "stopped"
+"""The mark of a machine that is off on purpose, since when (Unix time)."""
 FRESH = 600.0
 """Seconds after its definition in which a machine that was never started may yet be."""
 OFF, UNKNOWN = 5, 0
@@ -38,10 +40,12 @@ _DOMAIN = """<domain>
 
 
 def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> InstanceState:
-    """PENDING: never started (libvirt knows no reason why it is off) though just defined. After a
-    restart of the host, or of libvirtd, there is no reason either, so that cannot be told of older
-    ones.
+    """STOPPED: off, and marked so before. PENDING: never started (libvirt knows no reason why it is
+    off) though just defined. After a restart of the host, or of libvirtd, there is no reason
+    either, so that cannot be told of older ones.
     """
+    if state == OFF and STOPPED in tags:
+        return InstanceState.STOPPED
     made = tags.get(MADE, "")
     if (state, reason) == (OFF, UNKNOWN) and made.isdecimal() and now - float(made) < FRESH:
         return InstanceState.PENDING
@@ -82,6 +86,18 @@ def template(settings: LibvirtCloud) -> str:
     if root.tag != "domain" or root.find("devices") is None:
         raise ConfigError(f"{at} is <{root.tag}>, expected a <domain> with <devices>")
     return text
+
+
+def _marked(tags: Mapping[str, str]) -> Xml.Element:
+    own = Xml.Element(f"{{{NAMESPACE}}}machine")
+    for key, value in tags.items():
+        Xml.SubElement(own, f"{{{NAMESPACE}}}tag", key=key).text = value
+    return own
+
+
+def marked(tags: Mapping[str, str]) -> str:
+    """The metadata that says these."""
+    return Xml.tostring(_marked(tags), encoding="unicode")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -125,9 +141,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         for tag, value in values.items():
             Xml.SubElement(root, tag).text = value
         told = marks_of(self.spec, self.node, self.cluster, self.settings.name, now)
-        own = Xml.SubElement(Xml.SubElement(root, "metadata"), f"{{{NAMESPACE}}}machine")
-        for key, value in (told | {STORAGE: self.settings.storage}).items():
-            Xml.SubElement(own, f"{{{NAMESPACE}}}tag", key=key).text = value
+        Xml.SubElement(root, "metadata").append(_marked(told | {STORAGE: self.settings.storage}))
         for volume, kind, place in zip(volumes(self.name), ("qcow2", "raw"), "ab", strict=True):
             disk = Xml.SubElement(root.findall("devices")[0], "disk", type="file", device="disk")
             Xml.SubElement(disk, "driver", name="qemu", type=kind)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.errors import (
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+)
 from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Pool
 from slurm_elastic.providers.base.hosted import Room, room
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.base.marks import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.tagged import Tagged, TaggedProvider
 from slurm_elastic.providers.base.user_data import read_user_data
 from slurm_elastic.providers.libvirt import domains, machine, preflight
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings
 from slurm_elastic.providers.libvirt.machine import Plan
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
+
+log = logging.getLogger(__name__)
 
 Marks = Mapping[str, str] | None
 """A domain's; None of one that is not ours."""
@@ -37,7 +47,9 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         self._text = machine.template(settings)
         site = read_user_data(settings.user_data, settings.name)
         self._parts = tuple(filter(None, (joining, site)))
-        self._marks: dict[str, Mapping[str, Marks]] = {}
+        self._recipe = (settings.image, settings.storage, self._text, self._parts)
+        self._marks: dict[str, Mapping[tuple[str, bool], Marks]] = {}
+        self._changed: set[str] = set()
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
         """Version, virtualization, storage, image and network of each host."""
@@ -54,7 +66,10 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         for domain, told in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
             left()
             number = domain.UUIDString()
-            seen[number] = tags = known[number] if number in known else _marks(domain, number)
+            # Marks stay as they are but for one's that was stopped, started or ended since.
+            key = number, told["state.state"] == machine.OFF
+            fresh = key not in known or number in self._changed
+            seen[key] = tags = _marks(domain, number) if fresh else known[key]
             if tags is not None:
                 now = time.time()
                 state = machine.state_of(told["state.state"], told["state.reason"], tags, now)
@@ -88,7 +103,52 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
             self._calls.call(host, lambda connection: domains.remove(connection, *place))
             raise
 
+    def recipe(self, pool: Pool) -> str:
+        """The image's name: who puts another one there gives it another name."""
+        return recipe(pool, *self._recipe)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """By ACPI: the guest shuts down. Its definition is marked before."""
+        with self._calls.limited():
+            for one in self._known(ids):
+                self._changed.add(one.short)
+                self._calls.call(one.host, partial(domains.stop, number=one.short))
+
+    def start(self, instance: str) -> None:
+        """Where its host has the room: a stopped machine keeps none."""
+        with self._calls.limited():
+            found = self._known([instance])
+            if not found:
+                raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
+            with self._alone(found[0].host):
+                self._start_again(found[0])
+
+    def _start_again(self, one: Tagged) -> None:
+        there = [other for other in self._look(one.host) if other.short == one.short]
+        name = one.machine.instance_type
+        kind = self._types.get(name)
+        if not there or there[0].ended or kind is None:
+            raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
+        if there[0].machine.state is InstanceState.STOPPED:
+            count, why = self._room(one.host, {name: kind}, there)[name]
+            if not count:
+                raise CapacityError(self.name, "NoSlots", f"{one.host}: {why}")
+        self._changed.add(one.short)
+        if not self._calls.call(one.host, lambda c: domains.boot(c, one.short)):
+            raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
+
+    def _known(self, ids: Sequence[str]) -> Sequence[Tagged]:
+        """Those of ours among them, as they were seen last."""
+        wanted = list(dict.fromkeys(ids))
+        unseen = self._unseen(wanted)
+        if missing := [i for i in wanted if i not in self._ours]:
+            log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
+            if unseen:
+                raise next((e for e in unseen if isinstance(e, TransientError)), unseen[0])
+        return [self._ours[i] for i in wanted if i in self._ours]
+
     def _end(self, one: Tagged) -> None:
+        self._changed.add(one.short)
         self._calls.call(one.host, lambda connection: domains.end(connection, *_place(one)))
 
     def _remove(self, one: Tagged) -> None:

@@ -18,7 +18,7 @@ from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
-PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
+PENDING, ACTIVE, DONE, POWEROFF, CLONING_FAILURE = 1, 3, 6, 8, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
 _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
 # SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE: not coming back by itself.
@@ -106,9 +106,11 @@ def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:
 
 
 def state_of(one: Vm) -> InstanceState:
-    """A machine that was stopped, suspended or powered off is lost to Slurm: on its way out."""
+    """A machine that was suspended or undeployed is lost to Slurm: on its way out."""
     if one.state == DONE:
         return InstanceState.TERMINATED
+    if one.state == POWEROFF:
+        return InstanceState.STOPPED
     if one.state in _WAITING:
         return InstanceState.PENDING
     if one.state != ACTIVE or one.lcm in _LEAVING or one.lcm in _FAILED:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.errors import InstanceNotFound, TransientError
+from slurm_elastic.errors import InstanceNotFound, TransientError, UnsettledError
+from slurm_elastic.model import InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
@@ -27,6 +28,8 @@ ANY_BUT_DONE = -1
 PAGE = 100
 READ_AT_ONCE = 200
 _PAUSE = 0.5
+OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
+_AT_WORK = (InstanceState.PENDING, InstanceState.RUNNING)
 ASKED_AGAIN = 30.0
 """Seconds after which a machine that was to end, and is still there, is asked to end again."""
 
@@ -78,22 +81,55 @@ class Machines:
         """terminate-hard, which oned refuses while a machine boots: asked again until the time-out,
         then TransientError. An id that was never seen with our tag is left alone.
         """
+        deadline = time.monotonic() + self._timeout
+        results = each(self._numbers(ids), self._terminate_by(deadline), self._threads)
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            # Calls that must be repeated are told before failures that will not pass.
+            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """Oned's poweroff of each: the guest shuts down, and the machine keeps its host.
+        TransientError while oned refuses it, as of a machine that boots.
+        """
+        for number in self._numbers(ids):
+            try:
+                self._call("vm.action", "poweroff", number)
+            except TransientError as error:
+                if error.code != WRONG_STATE or self._state(number) not in OFF:
+                    raise
+
+    def start(self, instance: str) -> None:
+        """resume; UnsettledError while it shuts down."""
+        for number in self._numbers([instance]):
+            try:
+                self._call("vm.action", "resume", number)
+            except TransientError as error:
+                state = self._state(number) if error.code == WRONG_STATE else None
+                if state in _AT_WORK:
+                    return
+                if error.code != WRONG_STATE:
+                    raise
+                if state in OFF:
+                    raise UnsettledError(self.name, error.code, error.message) from error
+                raise InstanceNotFound(self.name, error.code, error.message) from error
+            return
+        raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+
+    def _state(self, number: int) -> InstanceState | None:
+        found = self.some([number]).get(number)
+        return None if found is None else convert.state_of(found)
+
+    def _numbers(self, ids: Sequence[str]) -> list[int]:
+        """Oned's numbers of those that are ours."""
         wanted = list(dict.fromkeys(ids))
         if not self.ours.issuperset(wanted):
             self.live()
         for instance_id in wanted:
             if instance_id not in self.ours:
-                log.warning(
-                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
-                )
+                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
         numbers = (convert.number_of(self.name, i) for i in wanted if i in self.ours)
-        deadline = time.monotonic() + self._timeout
-        some = [n for n in numbers if n is not None]
-        results = each(some, self._terminate_by(deadline), self._threads)
-        failed = [e for r in results if (e := r.exception())]
-        if failed:
-            # Calls that must be repeated are told before failures that will not pass.
-            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+        return [n for n in numbers if n is not None]
 
     def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:
         """Ask once for each; the numbers of those that are ended."""

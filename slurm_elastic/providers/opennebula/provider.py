@@ -29,6 +29,7 @@ from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, O
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.opennebula import client, convert, preflight, requests
@@ -151,6 +152,21 @@ class OpenNebulaProvider:
         TransientError. An id that was never seen with our tag is left alone.
         """
         self._machines.terminate(ids)
+
+    def recipe(self, pool: Pool) -> str:
+        """Its image and user data, and the templates and sizes of its types."""
+        names = pool.instance_types or tuple(self._settings.types)
+        kinds = [self._settings.types[n] for n in names if n in self._settings.types]
+        templates = [(kind, self._template(kind)) for kind in kinds]
+        return recipe(pool, self._images.of(pool), self._parts, templates)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """Oned's poweroff: the machine keeps its host, and its place in the account's quota."""
+        self._machines.stop(ids)
+
+    def start(self, instance: str) -> None:
+        """Oned's resume."""
+        self._machines.start(instance)
 
     def notices(self) -> Sequence[Notice]:
         """Machines on hosts that are disabled or offline, as far as the account sees hosts."""

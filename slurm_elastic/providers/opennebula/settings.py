@@ -53,6 +53,7 @@ class OpenNebulaCloud(
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
+    can_stop: ClassVar[bool] = True
     shows_console: ClassVar[bool] = False
 
     @property

@@ -17,7 +17,7 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 Record = Mapping[str, Any]
 
-# All else (SHUTOFF, SUSPENDED, PAUSED, SHELVED ...) is lost to Slurm: on its way out.
+# All else (SUSPENDED, PAUSED, SHELVED ...) is lost to Slurm: on its way out.
 STATES = {
     "BUILD": InstanceState.PENDING,
     "REBUILD": InstanceState.PENDING,
@@ -29,6 +29,7 @@ STATES = {
     "RESIZE": InstanceState.RUNNING,
     "REVERT_RESIZE": InstanceState.RUNNING,
     "VERIFY_RESIZE": InstanceState.RUNNING,
+    "SHUTOFF": InstanceState.STOPPED,
     "DELETED": InstanceState.TERMINATED,
     "SOFT_DELETED": InstanceState.TERMINATED,
 }

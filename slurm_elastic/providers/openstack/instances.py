@@ -16,6 +16,7 @@ from slurm_elastic.errors import (
     InstanceNotFound,
     ProviderError,
     TransientError,
+    UnsettledError,
 )
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
@@ -31,6 +32,10 @@ PAGE = 1000
 
 GONE = ("DELETED", "SOFT_DELETED")
 """The second may come back for an administrator, and runs no more."""
+
+OFF = ("SHUTOFF", "powering-off")
+CONFLICT = "Conflict"
+"""The code of a call that the server's state is not for."""
 
 BELIEVED = 120.0
 """Seconds for which a deletion that nova has taken counts although nova does not show it."""
@@ -81,6 +86,37 @@ class Servers:
         failed = [e for r in results if (e := r.exception())]
         if failed:
             raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """os-stop of each: the guest shuts down. One that is off, or on its way, is a conflict."""
+        for server in ids:
+            try:
+                self._act(server, "os-stop")
+            except TransientError:
+                if not self._is(server, *OFF):
+                    raise
+
+    def start(self, server: str) -> None:
+        """os-start. One that runs, or is about to, is a conflict; UnsettledError while it stops."""
+        try:
+            self._act(server, "os-start")
+        except TransientError as error:
+            if error.code != CONFLICT:
+                raise
+            if self._is(server, "ACTIVE", "powering-on") and not self._is(server, "powering-off"):
+                return
+            raise UnsettledError(self.name, error.code, error.message) from error
+
+    def _act(self, server: str, verb: str) -> None:
+        self._call("compute", "POST", f"/servers/{quote(server)}/action", {verb: None})
+
+    def _is(self, server: str, *words: str) -> bool:
+        """Whether its status, or what nova does with it now, is one of these."""
+        record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
+        with translated(self.name):
+            return not {str(record["status"]), record.get("OS-EXT-STS:task_state")}.isdisjoint(
+                words
+            )
 
     def fault(self, server: str) -> ProviderError:
         """Why its start failed: only the single answer tells."""

@@ -59,7 +59,7 @@ def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:
     for path in ("/flavors/detail", "/limits", "/servers"):
         yield COMPUTE, "GET", path
     yield COMPUTE, "POST", "/servers"
-    if use.console:
+    if use.console or any(pool.stopped for pool in use.pools):
         yield COMPUTE, "POST", "/servers/*/action"
     if settings.key_name is not None:
         yield COMPUTE, "GET", "/os-keypairs/*"

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError
+from slurm_elastic.errors import AuthError, CapacityError, InstanceNotFound, ProviderError
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Level, Market, Notice, Offer, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
+from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.openstack import convert, preflight, requests
@@ -140,15 +141,32 @@ class OpenStackProvider:
 
     def terminate(self, ids: Sequence[str]) -> None:
         """One call a server, some at a time. An id never seen with our metadata is left alone."""
+        self._servers.delete(self._mine(ids))
+
+    def recipe(self, pool: Pool) -> str:
+        """Its image, user data and all that the site has set of machines."""
+        own = self._settings
+        set_ = (own.networks, own.security_groups, own.key_name, own.config_drive)
+        return recipe(pool, self._catalog.image(pool.image), self._parts, set_)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """A call a server. nova counts it in the project's quota as before."""
+        self._servers.stop(self._mine(ids))
+
+    def start(self, instance: str) -> None:
+        """One call."""
+        if not self._mine([instance]):
+            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+        self._servers.start(instance)
+
+    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
         wanted = list(dict.fromkeys(ids))
         if not self._servers.ours.issuperset(wanted):
             self._servers.live()
         for instance_id in wanted:
             if instance_id not in self._servers.ours:
-                log.warning(
-                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
-                )
-        self._servers.delete([i for i in wanted if i in self._servers.ours])
+                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
+        return [i for i in wanted if i in self._servers.ours]
 
     def notices(self) -> Sequence[Notice]:
         """Servers on hosts in maintenance, as far as nova shows that to the project."""

@@ -55,6 +55,7 @@ class OpenStackCloud(
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
+    can_stop: ClassVar[bool] = True
 
     @property
     def type_class(self) -> type[InstanceType]:

@@ -54,6 +54,8 @@ from slurm_elastic.testing.contract import (
     LaunchContract,
     ProtectedContract,
     ScarceContract,
+    StopContract,
+    StopFaultContract,
     spec_for,
 )
 
@@ -78,6 +80,12 @@ class TestAwsScarcity(ScarceContract): ...
 
 
 class TestAwsFaults(FaultContract): ...
+
+
+class TestAwsStops(StopContract): ...
+
+
+class TestAwsStopFaults(StopFaultContract): ...
 
 
 class TestAwsDelays(DelayedContract): ...

@@ -22,6 +22,8 @@ from slurm_elastic.testing.contract import (
     LaunchContract,
     ProtectedContract,
     ScarceContract,
+    StopContract,
+    StopFaultContract,
     first_offer,
     spec_for,
 )
@@ -123,6 +125,12 @@ class TestFakeScarcity(ScarceContract): ...
 
 
 class TestFakeFaults(FaultContract): ...
+
+
+class TestFakeStops(StopContract): ...
+
+
+class TestFakeStopFaults(StopFaultContract): ...
 
 
 class TestFakeDelays(DelayedContract): ...

@@ -11,6 +11,8 @@ from slurm_elastic.testing.contract import (
     LaunchContract,
     ProtectedContract,
     ScarceContract,
+    StopContract,
+    StopFaultContract,
     spec_for,
 )
 
@@ -38,6 +40,12 @@ class TestLibvirtFaults(FaultContract):
         bed.heal()
         assert bed.alive() == {machine.id}
         assert len(provider.instances()) == 1
+
+
+class TestLibvirtStops(StopContract): ...
+
+
+class TestLibvirtStopFaults(StopFaultContract): ...
 
 
 class TestLibvirtProtection(ProtectedContract): ...

@@ -16,6 +16,8 @@ from slurm_elastic.testing.contract import (
     FaultContract,
     LaunchContract,
     ScarceContract,
+    StopContract,
+    StopFaultContract,
 )
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -40,6 +42,12 @@ class TestOneScarcity(ScarceContract): ...
 
 class TestOneFaults(FaultContract):
     asks_for_notices = False
+
+
+class TestOneStops(StopContract): ...
+
+
+class TestOneStopFaults(StopFaultContract): ...
 
 
 class TestOneDelays(DelayedContract): ...

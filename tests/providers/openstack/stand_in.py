@@ -295,9 +295,7 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})", path):
         return _single(world, method, match[1])
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})/action", path):
-        if list(body) != ["os-getConsoleOutput"] or match[1] not in world.servers:
-            return 404, {"itemNotFound": {"code": 404, "message": f"Instance {match[1]}"}}
-        return 200, {"output": "printed by " + match[1]}
+        return _act(world, match[1], next(iter(body)))
     if path == "/v3/users/u/application_credentials/ac":
         return 200, {"application_credential": {"expires_at": world.credential_ends}}
     if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})", path):
@@ -306,6 +304,24 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         }
         return (200, known[match[1]]) if match[1] in known else (404, _nothing(request=path))
     return _listed(owner, f"{method} {path}", query, body)
+
+
+SWITCHED = {"os-stop": ("ACTIVE", "SHUTOFF"), "os-start": ("SHUTOFF", "ACTIVE")}
+
+
+def _act(world: World, number: str, verb: str) -> tuple[int, Any]:
+    if number not in world.servers:
+        return 404, {"itemNotFound": {"code": 404, "message": f"Instance {number}"}}
+    one = world.servers[number]
+    if verb == "os-getConsoleOutput":
+        return 200, {"output": "printed by " + number}
+    before, after = SWITCHED[verb]
+    if one["status"] != before:
+        state = {"ACTIVE": "active", "SHUTOFF": "stopped"}.get(one["status"], "building")
+        text = f"Cannot '{verb[3:]}' instance {number} while it is in vm_state {state}"
+        return 409, {"conflictingRequest": {"code": 409, "message": text}}
+    one["status"] = after
+    return 202, None
 
 
 def _nothing(request: str) -> Any:

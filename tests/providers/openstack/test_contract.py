@@ -12,6 +12,8 @@ from slurm_elastic.testing.contract import (
     FaultContract,
     LaunchContract,
     ScarceContract,
+    StopContract,
+    StopFaultContract,
 )
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -25,6 +27,12 @@ class TestStackScarcity(ScarceContract): ...
 
 class TestStackFaults(FaultContract):
     asks_for_notices = False
+
+
+class TestStackStops(StopContract): ...
+
+
+class TestStackStopFaults(StopFaultContract): ...
 
 
 class TestStackDelays(DelayedContract):

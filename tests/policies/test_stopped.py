@@ -1,0 +1,138 @@
+"""Which idle machines are stopped, which stay so, and which are started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.model import Instance, InstanceState, Market, Pool
+from slurm_elastic.model_ledger import Machine
+from slurm_elastic.policies.stopped import Recipes, to_start, to_stop, unwanted
+
+NOW = 1_800_000_000.0
+NODES = ("a1", "a2", "a3")
+POOL = Pool(
+    name="a", cloud="c", nodes=NODES, cpus=2, real_memory=1000, instance_types=("small",),
+    zones=("z",), max_age=1000.0, stopped=2,
+)  # fmt: skip
+RECIPES = Recipes(made_of={"g1": "new", "g2": "old"}, fresh={"a": "new"})
+
+
+def machine(number: int, *, age: float = 100.0, **changes: Any) -> Machine:
+    own: dict[str, Any] = {
+        "market": Market.ON_DEMAND, "node": f"a{number}", "generation": "g1", "zone": "z",
+        "instance_type": "small", "state": InstanceState.RUNNING, "cloud": "c",
+    }  # fmt: skip
+    of_row = {k: changes.pop(k) for k in list(changes) if k not in own}
+    one = Instance(id=f"i{number}", price=0.1, launched=NOW - age, **own | changes)
+    row: dict[str, Any] = {"pool": "a", "registered": NOW - 50, "born": NOW - age}
+    return Machine(instance=one, **row | of_row)
+
+
+def off(number: int, **changes: Any) -> Machine:
+    own = {"state": InstanceState.STOPPED, "stopped": NOW - 10, "suspending": NOW - 10}
+    return machine(number, **own | changes)
+
+
+def chosen(*doomed: Machine, there: tuple[Machine, ...] = (), pool: Pool = POOL) -> list[str]:
+    found = to_stop(doomed, there, {"a": pool}, RECIPES, NOW)
+    return [m.instance.id for m in found]
+
+
+def test_as_many_as_the_pool_keeps_are_stopped() -> None:
+    assert chosen(machine(1), machine(2), machine(3)) == ["i1", "i2"]
+    assert chosen(machine(1), machine(2), there=(off(3),)) == ["i1"]
+    assert chosen(machine(1), there=(off(2), machine(3, stopping=NOW, suspending=NOW))) == []
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        machine(1, market=Market.SPOT),
+        machine(1, registered=None),
+        machine(1, suspending=NOW),
+        machine(1, age=1001),
+        machine(1, generation="g2"),
+        machine(1, generation="unknown"),
+        machine(1, instance_type="large"),
+        machine(1, zone="y"),
+        machine(1, node="b1"),
+        machine(1, pool="b"),
+    ],
+)
+def test_what_is_no_good_to_keep_ends(one: Machine) -> None:
+    assert chosen(one) == []
+
+
+def test_a_node_keeps_one() -> None:
+    assert chosen(machine(1), there=(off(2, node="a1"),)) == []
+
+
+def test_a_pool_that_keeps_none_stops_none() -> None:
+    assert chosen(machine(1), pool=replace(POOL, stopped=0)) == []
+
+
+def ends(*some: Machine, pool: Pool | None = POOL, recipes: Recipes = RECIPES) -> dict[str, str]:
+    return unwanted(some, {"a": pool} if pool else {}, recipes, {}, NOW)
+
+
+def test_of_too_many_the_oldest_end() -> None:
+    found = ends(off(1, age=300), off(2, age=200), off(3, age=100))
+    assert list(found) == ["i1"]
+    assert found["i1"] == "the pool keeps 2 stopped machine(s)"
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (off(1, age=1001), "the pool's maximum is 1000 s"),
+        (off(1, generation="g2"), "another image"),
+        (off(1, zone="y"), "zone y"),
+        (off(1, instance_type="large"), "large is not among"),
+        (off(1, market=Market.RESERVED), "reserved market"),
+        (off(1, node="b1"), "in this pool no more"),
+    ],
+)
+def test_what_no_fresh_machine_would_be_ends(one: Machine, words: str) -> None:
+    assert words in ends(one)["i1"]
+
+
+def test_nothing_ends_for_a_recipe_that_nobody_knows() -> None:
+    assert ends(off(1, generation="g2"), recipes=Recipes(made_of={}, fresh={})) == {}
+
+
+def test_a_pool_that_has_left_the_configuration_keeps_none() -> None:
+    assert list(ends(off(1), pool=None)) == ["i1"]
+
+
+def test_those_that_an_operator_wants_gone_end() -> None:
+    assert unwanted([off(1)], {"a": POOL}, RECIPES, {"i1": "drained"}, NOW) == {"i1": "drained"}
+
+
+def started(*some: Machine, recipes: Recipes = RECIPES) -> list[str]:
+    return [m.instance.id for m in to_start(some, ("a1", "a2"), POOL, recipes, NOW)]
+
+
+def test_stopped_machines_of_these_nodes_are_started() -> None:
+    assert started(off(1), off(2), off(3)) == ["i1", "i2"]
+    assert started(off(1, state=InstanceState.STOPPING)) == ["i1"]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        off(1, state=InstanceState.RUNNING),
+        off(1, misses=1),
+        off(1, age=1001),
+        off(1, generation="g2"),
+        off(1, pool="b"),
+    ],
+)
+def test_what_may_not_come_up_as_a_fresh_one_is_not_started(one: Machine) -> None:
+    assert started(one) == []
+
+
+def test_what_nobody_knows_the_recipe_of_is_not_started() -> None:
+    assert started(off(1), recipes=Recipes(made_of={}, fresh={})) == []
