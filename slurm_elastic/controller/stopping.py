@@ -110,6 +110,11 @@ def stop_again(
         site.ledger.not_stopped(cloud, ids, why)
         site.record(correlation, "stop-refused", nodes, why)
         return list(machines)
+    except Exception:
+        log.exception(
+            "stop fails in an unknown way, reconcile repeats it nodes=%s", compress(nodes)
+        )
+        return []
     reach("stop.after-call")
     has_stopped(site, cloud, machines, correlation)
     reach("stop.after-result")

@@ -318,6 +318,7 @@ def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:
                 name=pool.name, cloud=pool.cloud, nodes=compress(nodes), cpus=pool.cpus,
                 memory=pool.real_memory + 300, real_memory=pool.real_memory,
                 instance_types=pool.instance_types, markets=pool.markets,
+                stopped=pool.stopped, stopped_price=pool.stopped_price,
             ),
         ),
         state_dir=str(directory), who=Who(accounts=("physics",)), timings=TIMINGS,

@@ -29,6 +29,14 @@ class _Babbling(FakeProvider):
         super().terminate(ids)
         self._babbled("terminate", ())
 
+    def stop(self, ids: Sequence[str]) -> None:
+        super().stop(ids)
+        self._babbled("stop", ())
+
+    def start(self, instance: str) -> None:
+        super().start(instance)
+        self._babbled("start", ())
+
     def _babbled(self, call: str, answer: Sequence[Instance]) -> Sequence[Instance]:
         if call in self.babble:
             self.babble = self.babble[1:]
