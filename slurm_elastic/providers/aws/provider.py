@@ -166,21 +166,21 @@ class AwsProvider:
 
     def stop(self, ids: Sequence[str]) -> None:
         """See ``stops``. An id that was never seen with our tag is left alone."""
-        self._stopping.stop(self._mine(ids))
+        self._stopping.stop(self._mine(ids, "stopped"))
 
     def start(self, instance: str) -> None:
         """See ``stops``."""
-        if not self._mine([instance]):
+        if not self._mine([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
         self._stopping.start(instance)
 
-    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
+    def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
         wanted = list(dict.fromkeys(ids))
         if not self._machines.ours.issuperset(wanted):
             self._listed()
         for instance_id in wanted:
             if instance_id not in self._machines.ours:
-                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
+                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
         return [i for i in wanted if i in self._machines.ours]
 
     def console(self, instance: str) -> str:

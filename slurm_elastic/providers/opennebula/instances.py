@@ -92,7 +92,7 @@ class Machines:
         """Oned's poweroff of each: the guest shuts down, and the machine keeps its host.
         TransientError while oned refuses it, as of a machine that boots.
         """
-        for number in self._numbers(ids):
+        for number in self._numbers(ids, "stopped"):
             try:
                 self._call("vm.action", "poweroff", number)
             except TransientError as error:
@@ -101,7 +101,7 @@ class Machines:
 
     def start(self, instance: str) -> None:
         """resume; UnsettledError while it shuts down."""
-        for number in self._numbers([instance]):
+        for number in self._numbers([instance], "started"):
             try:
                 self._call("vm.action", "resume", number)
             except TransientError as error:
@@ -120,14 +120,14 @@ class Machines:
         found = self.some([number]).get(number)
         return None if found is None else convert.state_of(found)
 
-    def _numbers(self, ids: Sequence[str]) -> list[int]:
+    def _numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
         """Oned's numbers of those that are ours."""
         wanted = list(dict.fromkeys(ids))
         if not self.ours.issuperset(wanted):
             self.live()
         for instance_id in wanted:
             if instance_id not in self.ours:
-                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
+                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
         numbers = (convert.number_of(self.name, i) for i in wanted if i in self.ours)
         return [n for n in numbers if n is not None]
 

@@ -151,21 +151,21 @@ class OpenStackProvider:
 
     def stop(self, ids: Sequence[str]) -> None:
         """A call a server. nova counts it in the project's quota as before."""
-        self._servers.stop(self._mine(ids))
+        self._servers.stop(self._mine(ids, "stopped"))
 
     def start(self, instance: str) -> None:
         """One call."""
-        if not self._mine([instance]):
+        if not self._mine([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
         self._servers.start(instance)
 
-    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
+    def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
         wanted = list(dict.fromkeys(ids))
         if not self._servers.ours.issuperset(wanted):
             self._servers.live()
         for instance_id in wanted:
             if instance_id not in self._servers.ours:
-                log.warning("not touched, gone or not ours cloud=%s id=%s", self.name, instance_id)
+                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
         return [i for i in wanted if i in self._servers.ours]
 
     def notices(self) -> Sequence[Notice]:

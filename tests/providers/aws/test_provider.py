@@ -369,13 +369,13 @@ def test_without_the_right_to_read_maintenance_spot_notices_come(
     assert "scheduled events cannot be read" in caplog.text
 
 
-def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
+def test_one_that_somebody_stopped_is_told_as_such_and_can_be_ended(bed: AwsBed) -> None:
     provider = bed.open()
     offer = next(o for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND)
     spec = LaunchSpec(generation="g", pool=bed.pool, nodes=("pub1",), offer=offer)
     machine = provider.launch(spec)[0]
     bed.client.stop_instances(InstanceIds=[machine.id])
-    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPED]
     provider.terminate([machine.id])
     assert bed.alive() == set()
 

@@ -131,3 +131,22 @@ def test_machines_go_on_while_libvirtd_restarts(bed: LibvirtBed) -> None:
     assert [m.state for m in provider.instances()] == [InstanceState.RUNNING]
     provider.terminate([machines[0].id])
     assert bed.alive() == set()
+
+
+def test_one_that_is_stopped_keeps_its_disk_and_is_started_with_it(bed: LibvirtBed) -> None:
+    """Nothing is booted that could shut down: it is switched off as a guest would do itself."""
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    disks = bed.volumes()
+    provider.stop([machine.id])
+    assert [m.state for m in provider.instances()] == [InstanceState.RUNNING], "it shuts down yet"
+    bed.domains()[machine.id].destroy()
+    for look in (provider, bed.open()):
+        assert [(m.id, m.state) for m in look.instances()] == [(machine.id, InstanceState.STOPPED)]
+    assert bed.volumes() == disks
+    provider.start(machine.id)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
+    bed.domains()[machine.id].destroy()
+    assert list(provider.instances()) == [], "nobody asked for that: it has ended"
+    provider.terminate([machine.id])
+    assert bed.volumes() == set()

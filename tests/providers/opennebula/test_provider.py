@@ -436,7 +436,7 @@ class TestTerminate:
         (3, 44, InstanceState.STOPPING),
         (4, 0, InstanceState.STOPPING),
         (5, 0, InstanceState.STOPPING),
-        (8, 0, InstanceState.STOPPING),
+        (8, 0, InstanceState.STOPPED),
     ],
 )
 def test_states(bed: OneBed, state: int, lcm: int, wanted: InstanceState) -> None:

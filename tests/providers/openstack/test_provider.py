@@ -346,11 +346,16 @@ class TestClouds:
         assert caught.value.code == code
         assert bed.alive() == set()
 
-    @pytest.mark.parametrize("status", ["SHUTOFF", "SUSPENDED", "PAUSED", "ERROR", "NEW_WORD"])
+    @pytest.mark.parametrize("status", ["SUSPENDED", "PAUSED", "ERROR", "NEW_WORD"])
     def test_what_slurm_has_lost_is_on_its_way_out(self, bed: StackBed, status: str) -> None:
         (machine,) = launch(bed)
         bed.world.servers[machine.id]["status"] = status
         assert [m.state for m in bed.open().instances()] == [InstanceState.STOPPING]
+
+    def test_one_that_is_shut_off_is_stopped(self, bed: StackBed) -> None:
+        (machine,) = launch(bed)
+        bed.world.servers[machine.id]["status"] = "SHUTOFF"
+        assert [m.state for m in bed.open().instances()] == [InstanceState.STOPPED]
 
     @pytest.mark.parametrize(
         ("changes", "state"),
@@ -360,7 +365,7 @@ class TestClouds:
             ({"power": 4}, InstanceState.STOPPING),
             ({"power": None}, InstanceState.STOPPING),
             ({"power": 1, "task": "deleting"}, InstanceState.STOPPING),
-            ({"power": 1, "status": "SHUTOFF"}, InstanceState.STOPPING),
+            ({"power": 1, "status": "SHUTOFF"}, InstanceState.STOPPED),
         ],
     )
     def test_a_guest_that_runs_is_not_lost_because_something_failed_for_it(
