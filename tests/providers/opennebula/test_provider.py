@@ -622,13 +622,13 @@ class TestTransport:
         assert took() < stretched(1.25)
 
 
-def test_a_machine_that_powers_itself_off_counts_as_on_its_way_out(bed: OneBed) -> None:
+def test_a_machine_that_powers_itself_off_is_told_as_stopped(bed: OneBed) -> None:
     bed.control.pace(FAST)
     provider = bed.open()
     (machine,) = provider.launch(spec_for(bed, provider, 1))
     eventually(lambda: provider.instances()[0].state is InstanceState.RUNNING)
     bed.control.shut_down([int(machine.id.rpartition("-")[2])])
-    assert [i.state for i in provider.instances()] == [InstanceState.STOPPING]
+    assert [i.state for i in provider.instances()] == [InstanceState.STOPPED]
     provider.terminate([machine.id])
     eventually(lambda: not provider.instances())
 
