@@ -106,6 +106,7 @@ def test_a_start_takes_back_what_an_unused_image_left(bed: Bed) -> None:
     bed.answers = [{"pid": 1001}]
     bed.method.start()
     assert (bed.done, bed.method.pid) == (["withdraw", {"do": "start"}], 1001)
+    assert bed.waits == [30.0, 30.0]
 
 
 def test_an_answer_is_waited_for_as_long_as_there_is_time(bed: Bed) -> None:
