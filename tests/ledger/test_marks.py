@@ -257,9 +257,18 @@ def test_the_last_decisions_are_those_that_were_written_last(ledger: Ledger) -> 
     assert ledger.last_decisions(99) == tuple(some)
 
 
+def test_of_decisions_that_are_forgotten_no_subject_is_kept(ledger: Ledger) -> None:
+    for at in (T0, T0 + 5):
+        ledger.record(Decision(at=at, correlation="c", kind="k", subjects=("n1", "n2"), reason="r"))
+    assert ledger.prune(T0 + 5) == 1
+    assert ledger._select("select count(*) from decision_subjects")[0][0] == 2
+    assert len(ledger.decisions("n1")) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
+        ({"checked": T0 + 0.5}, False),
         ({"checked": T0 + 59}, False),
         ({"checked": T0 + 60}, True),
         ({"checked": T0 - 1}, True),
