@@ -302,7 +302,7 @@ def test_another_users_files_keep_nobody_from_a_save(place: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("owner", [USER, ANOTHER])
+@pytest.mark.parametrize("owner", [USER, ANOTHER], ids=["its own", "another"])
 def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
     place: Path, owner: int
 ) -> None:
