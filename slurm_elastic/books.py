@@ -20,7 +20,7 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.marks import MINIMUM
 from slurm_elastic.ledger.retention import MACHINES_KEPT
-from slurm_elastic.model_ledger import Drained, Run
+from slurm_elastic.model_ledger import Drained, Run, whole_id
 from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.cost_split import (
     Drain,
@@ -202,18 +202,25 @@ class _Sums:
         self._by, self._runs, self._uid = by, runs, uid
         self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._unused: defaultdict[tuple[str, Unused, str], int] = defaultdict(int)
-        self.micro = self.machines = self.hours = 0
+        self.micro = self.hours = 0
+        self._machines: set[tuple[str, str]] = set()
         self.problems: list[str] = []
 
     def add(self, charge: Charge) -> None:
-        """A machine more."""
+        """A machine more, or another part of its life."""
+        one = charge.machine.instance
         self.micro += charge.micro
-        self.machines += 1
+        self._machines.add((one.cloud, whole_id(one.id)))
         self.hours += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
             for key, micro in hour.parts.items():
                 self._add(charge.machine, hour, key, micro)
+
+    @property
+    def machines(self) -> int:
+        """How many there were."""
+        return len(self._machines)
 
     def lines(self, *, share_unused: bool) -> list[Line]:
         """Dearest first, the unused last."""

@@ -103,6 +103,12 @@ def part_id(instance: str, number: int) -> str:
     return f"{instance}{PART}{number}"
 
 
+def whole_id(part: str) -> str:
+    """The machine's own id, of that or of an earlier part of its life."""
+    machine, _, number = part.rpartition(PART)
+    return machine if machine and number.isdecimal() else part
+
+
 class Aside(Struct, frozen=True, kw_only=True):
     """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
     it had before: ``partitions`` (empty: they were not changed) and the time that it was to

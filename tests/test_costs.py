@@ -14,6 +14,7 @@ import pytest
 from cost_cases import NOW, T, book, config_file, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.books import Books, By, Costs, charges, read_books, report
 from slurm_elastic.cli import cost
@@ -21,7 +22,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Market
-from slurm_elastic.model_ledger import Run
+from slurm_elastic.model_ledger import Run, part_id, whole_id
 from slurm_elastic.view.focus import COLUMNS, rows
 
 
@@ -313,6 +314,25 @@ def test_the_rows_conform_to_the_specification(books: Books) -> None:
         '{"account": "physics", "user": "ann", "partition": "aws"}'
     ] * len(parts)
     assert {row["x_UnusedReason"] for row in found} == {"", "boot", "idle", "drain", "ending"}
+
+
+def test_parts_of_a_life_are_one_machine(books: Books) -> None:
+    """As the cloud's bill has it: it ran, was stopped, and ran again."""
+    whole, *others = books.machines
+    one = whole.instance
+    parts = [
+        replace(whole, instance=replace(one, id=name)) for name in (f"{one.id}@1", f"{one.id}@12")
+    ]
+    books = books._replace(machines=[whole, *others, *parts])
+    found = [row["ResourceId"] for row in rows(charges(books), books.runs, "alps")]
+    assert set(found) == {m.instance.id for m in (whole, *others)}
+    assert report(books, By.POOL).machines == 4
+
+
+@pytest.mark.parametrize("name", ["i-1", "a@b", "@7", "x@y1", "i@"])
+def test_ids_of_clouds_stay_as_they_are(name: str) -> None:
+    assert whole_id(name) == name
+    assert whole_id(part_id(name, 3)) == name
 
 
 def test_the_file_conforms_too(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

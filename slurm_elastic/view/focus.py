@@ -16,7 +16,7 @@ from decimal import Decimal
 from slurm_elastic.books import Charge
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Market
-from slurm_elastic.model_ledger import Run
+from slurm_elastic.model_ledger import Run, whole_id
 from slurm_elastic.policies.cost_split import HOUR, METHOD, WHOLE, Hour, Unused
 
 _CATEGORY = {
@@ -69,7 +69,7 @@ def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
         "PublisherName": one.cloud,
         "InvoiceIssuerName": one.cloud,
         "AvailabilityZone": one.zone,
-        "ResourceId": one.id,
+        "ResourceId": whole_id(one.id),
         "ResourceName": one.node,
         "ResourceType": "Virtual Machine",
         "SkuId": one.instance_type,
