@@ -98,7 +98,8 @@ def _stands(name: str, owner: subprocess.Popen[bytes]) -> bool:
 
 def _end(owner: subprocess.Popen[bytes]) -> None:
     owner.kill()
-    with owner:
+    # What it was told and has not read is told once more as its pipe is closed.
+    with contextlib.suppress(BrokenPipeError), owner:
         pass
 
 

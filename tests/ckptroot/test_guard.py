@@ -174,6 +174,21 @@ def test_an_nft_that_ends_at_once_is_not_waited_for(nft: Nft) -> None:
     assert guarded(USER) is None
 
 
+def test_an_nft_that_has_ended_before_it_is_told_is_none(
+    nft: Nft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = subprocess.Popen
+
+    def start(*words: Any, **more: Any) -> subprocess.Popen[bytes]:
+        process = starts(*words, **more)
+        process.wait(60)
+        return process
+
+    nft.program.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setattr(guards.subprocess, "Popen", start)
+    assert guarded(USER) is None
+
+
 def test_ports_that_somebody_has_are_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken, socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]

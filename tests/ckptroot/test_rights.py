@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,14 @@ USER, GROUP, OTHER = 2000, 2001, 2002
 
 
 @pytest.fixture
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("rights")
-    for path in (place, *place.parents[:2]):
-        path.chmod(0o755)
-    script = place / "script"
-    script.touch(mode=0o500)
-    os.chown(script, 0, GROUP)
-    return script
+def script() -> Iterator[Path]:
+    """Below directories that everybody may pass."""
+    with tempfile.TemporaryDirectory(prefix="se-rights-", dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        script = Path(place, "script")
+        script.touch(mode=0o500)
+        os.chown(script, 0, GROUP)
+        yield script
 
 
 def may(path: Path, uid: int, gid: int) -> str:

@@ -381,7 +381,7 @@ def batch(site: SubmissionSite, case: Case) -> Outcome:
         done = site.run("sbatch", *wrap, *case.args, user=case.user)
     if done.code != 0:
         return Outcome(refused=message(done))
-    return settled(site, done.out.strip())
+    return settled(site, done.out.strip(), case.starts)
 
 
 def interactive(site: SubmissionSite, case: Case) -> Outcome:
@@ -399,7 +399,7 @@ def interactive(site: SubmissionSite, case: Case) -> Outcome:
         if "-I" in case.args or "-I1" in case.args:
             wait_for("an answer at once", lambda: process.poll() is not None)
         if job and process.poll() is None:
-            return settled(site, job)
+            return settled(site, job, case.starts)
         out, err = process.communicate()
         return Outcome(refused=message(Ran(code=process.returncode, out=out, err=err)))
     finally:
@@ -424,15 +424,18 @@ def job_row(site: SubmissionSite, job: str) -> tuple[str, str, str, str]:
     return state, reason, partitions, nodes
 
 
-def settled(site: SubmissionSite, job: str) -> Outcome:
+def settled(site: SubmissionSite, job: str, starts: str | None) -> Outcome:
     """The job once it runs, or waits for machines, or was left waiting by two full scheduler passes
-    (the first reason that Slurm shows is not the one that stays)."""
+    (the first reason that Slurm shows is not the one that stays). One that lists the partition in
+    which it ``starts`` may wait longer: for machines that an earlier job has just left."""
     since, row = site.log_size, job_row(site, job)
 
     def decided() -> bool:
         nonlocal row
         row = job_row(site, job)
-        state, reason, _, nodes = row
+        state, reason, partitions, nodes = row
+        if state == "PENDING" and starts in partitions.split(","):
+            return False
         if state == "CONFIGURING":
             return not nodes.startswith("st")
         if state == "PENDING":
