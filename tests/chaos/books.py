@@ -235,9 +235,16 @@ class Books:
                 self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
 
     def died(self, job: SlurmJob) -> None:
-        """A job that may not be requeued has lost a node."""
+        """A job that may not be requeued has lost a node, whose cloud has not said often that its
+        machine is gone.
+        """
         stage = self._stage
-        names = {i.node for i in stage.alive() if i.address == stage.slurm.node(i.node).address}
+        names = {
+            i.node
+            for i in stage.alive()
+            if i.address == stage.slurm.node(i.node).address
+            and stage.clouds[i.cloud].omitted[i.id] < self._misses
+        }
         if set(job.nodes) <= names and all(is_up(stage.slurm.node(n)) for n in job.nodes):
             self.wrong("job lost", f"{job.id} may not be requeued, and its machines live")
         self.fallen.add(job.id)
