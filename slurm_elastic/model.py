@@ -249,6 +249,12 @@ class InstanceState(StrEnum):
     TERMINATED = "terminated"
 
 
+STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
+"""It serves its node, or will."""
+OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
+"""It serves nobody, and may be started again or end."""
+
+
 class Instance(Struct, frozen=True, kw_only=True):
     """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
 

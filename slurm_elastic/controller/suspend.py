@@ -18,7 +18,7 @@ from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import LedgerState, Machine
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import OFF
 from slurm_elastic.model_ledger import SUSPENDED, generation_order
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import decided_at
@@ -193,8 +193,7 @@ def terminate(
 
 
 def _ends_at_once(machine: Machine) -> bool:
-    stops = (InstanceState.STOPPING, InstanceState.STOPPED)
-    return machine.suspending is None and machine.instance.state not in stops
+    return machine.suspending is None and machine.instance.state not in OFF
 
 
 def _record_news(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger.marks import Marks, to_json
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model import STANDING, Instance, InstanceState, LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model_ledger import DONE, FAILED, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 
@@ -523,7 +523,7 @@ def seen_values(
     """Values for SEEN. A row that has ended lives again where its machine serves since; where it is
     ``adopted`` in any state but TERMINATED, and whatever the head's clock says.
     """
-    serves = instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
+    serves = instance.state in STANDING
     there = instance.state is not InstanceState.TERMINATED
     return {
         "id": instance.id,

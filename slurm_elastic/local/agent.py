@@ -21,9 +21,9 @@ import msgspec
 
 from slurm_elastic import nodeproc
 from slurm_elastic.local.driver import AgentSettings, Driver
-from slurm_elastic.local.records import STANDING, Register
+from slurm_elastic.local.records import Register
 from slurm_elastic.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import STANDING, InstanceState
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,9 @@ from typing import IO
 import msgspec
 
 from slurm_elastic.local.wire import Record
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import STANDING, InstanceState
 
 log = logging.getLogger(__name__)
-
-STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class Register:

@@ -17,6 +17,7 @@ from slurm_elastic.directive import Directive
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,
+    OFF,
     OPERATOR,
     POLICY,
     Exclusion,
@@ -315,7 +316,7 @@ def _read(snapshot: ClusterSnapshot) -> Iterable[Action]:
         return
     counted = {m.instance.id for m in (*snapshot.mine, *snapshot.stopped)}
     opened = {row.generation for row in snapshot.launches}
-    gone = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
+    gone = (*OFF, InstanceState.TERMINATED)
     if all(i.id in counted or i.generation in opened or i.state in gone for i in snapshot.listed):
         yield NoteRead(cloud=snapshot.terms.cloud, reason="all that it lists is in the ledger")
 

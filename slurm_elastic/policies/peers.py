@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec import Struct
 
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import STANDING
 from slurm_elastic.model_ledger import Launch, Machine, Tunnel, generation_time
 
 SMALLEST = 8
@@ -24,7 +24,6 @@ ENROLMENT = 600.0
 """Seconds after its launch for which a machine may use the key that is good for enrolling only."""
 ENROL_PORT = 51821
 """TCP, at the head's address in the tunnel: where a machine hands in its key."""
-HERE = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class Peer(Struct, frozen=True, kw_only=True):
@@ -67,7 +66,7 @@ def admission(
     ``addresses``: by node, in the tunnel, whose ``subnet`` nobody else's address is in. A machine
     of an open launch may be there unseen.
     """
-    serving = [m for m in machines if m.suspending is None and m.instance.state in HERE]
+    serving = [m for m in machines if m.suspending is None and m.instance.state in STANDING]
     mine = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]
     there = {(m.instance.generation, m.instance.node) for m in mine}

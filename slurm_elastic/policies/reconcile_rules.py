@@ -82,7 +82,7 @@ from math import isfinite
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model import OFF, STANDING, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Abandon,
@@ -125,7 +125,6 @@ from slurm_elastic.policies.node_state import (
     phase,
     states_of,
 )
-from slurm_elastic.policies.stopped import OFF
 
 # The snapshot that repair decides on: one cloud's part of the world, as values; and what can be
 # read off it.
@@ -234,7 +233,6 @@ PINGED = 1800.0
 """The longest SlurmdTimeout (s) with which it is worth a job's wait that slurmctld finds out."""
 TOLD = 5
 """Nodes that a doubt names."""
-_SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class InventoryReport(Struct, frozen=True, kw_only=True):
@@ -344,7 +342,7 @@ def served(view: CloudView) -> set[str]:
 def _standing(view: CloudView) -> set[str]:
     leaving = {m.id for m in view.known if m.suspending} | {m.id for m in view.stopped}
     nodes = {m.node for m in view.known if not m.suspending}
-    nodes |= {i.node for i in view.seen or () if i.state in _SERVES and i.id not in leaving}
+    nodes |= {i.node for i in view.seen or () if i.state in STANDING and i.id not in leaving}
     return nodes | view.elsewhere
 
 
@@ -621,7 +619,7 @@ def _stopped_ones(
             if one.misses >= patience.misses:
                 why = f"the cloud did not list it, stopped, {one.misses} times in a row"
                 yield NoteMissing(machine=one.id, reason=why)
-        elif state in _SERVES:
+        elif state in STANDING:
             yield from _started_by_others(view, one, serving)
         elif state in OFF and one.unwanted:
             yield EndStopped(machine=one.id, reason=f"it was stopped: {one.unwanted}")

@@ -13,12 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.directive import Departure, Directive
-from slurm_elastic.model import InstanceState, Market, Pool
+from slurm_elastic.model import OFF, Market, Pool
 from slurm_elastic.model_ledger import Machine, generation_time
 from slurm_elastic.policies.clock_guard import age
 from slurm_elastic.policies.directives import stop_reason
-
-OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 
 
 class Recipes(Struct, frozen=True, kw_only=True):
@@ -109,9 +107,9 @@ def unfit(machine: Machine, pool: Pool | None, now: float) -> str:
         return f"{one.instance_type} is not among the pool's instance types any more"
     if pool.zones and one.zone not in pool.zones:
         return f"zone {one.zone} is not among the pool's zones any more"
-    years = age(born(machine), now)
-    if pool.max_age is not None and years > pool.max_age:
-        return f"it is {years:.0f} s old, the pool's maximum is {pool.max_age:.0f} s"
+    seconds = age(born(machine), now)
+    if pool.max_age is not None and seconds > pool.max_age:
+        return f"it is {seconds:.0f} s old, the pool's maximum is {pool.max_age:.0f} s"
     return ""
 
 

@@ -24,8 +24,6 @@ LONG = 8 << 20
 """Bytes from which on the lines are looked through for those that later ones have replaced: while
 no copy fits on the disk, nothing else ends the file's growth.
 """
-
-
 _GONE = '"row": null}'
 """The end of a line about a row that is not there any more."""
 

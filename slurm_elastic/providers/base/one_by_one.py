@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec
+from slurm_elastic.model import STANDING, Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 
 KEPT = 6 * 3600.0
 """Seconds after which no daemon asks again for what a launch has had."""
-STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class OneByOne:

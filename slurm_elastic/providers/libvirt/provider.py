@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         self._parts = tuple(filter(None, (joining, site)))
         self._recipe = (settings.image, settings.storage, self._text, self._parts)
         self._marks: dict[str, Mapping[tuple[str, bool], Marks]] = {}
-        self._changed: set[str] = set()
+        self._changed: defaultdict[str, set[str]] = defaultdict(set)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
         """Version, virtualization, storage, image and network of each host."""
@@ -68,7 +69,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
             number = domain.UUIDString()
             # Marks stay as they are but for one's that was stopped, started or ended since.
             key = number, told["state.state"] == machine.OFF
-            fresh = key not in known or number in self._changed
+            fresh = key not in known or number in self._changed[host]
             seen[key] = tags = _marks(domain, number) if fresh else known[key]
             if tags is not None:
                 now = time.time()
@@ -78,6 +79,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
                 half = state is InstanceState.PENDING
                 yield Tagged(machine=one, name=domain.name(), host=host, half=half, tags=tags)
         self._marks[host] = seen
+        self._changed[host] &= {number for number, _ in seen}  # the others are gone
 
     def _room(
         self, host: str, types: Mapping[str, LibvirtType], there: Sequence[Tagged]
@@ -111,7 +113,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         """By ACPI: the guest shuts down. Its definition is marked before."""
         with self._calls.limited():
             for one in self._known(ids):
-                self._changed.add(one.short)
+                self._changed[one.host].add(one.short)
                 self._calls.call(one.host, partial(domains.stop, number=one.short))
 
     def start(self, instance: str) -> None:
@@ -133,7 +135,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
             count, why = self._room(one.host, {name: kind}, there)[name]
             if not count:
                 raise CapacityError(self.name, "NoSlots", f"{one.host}: {why}")
-        self._changed.add(one.short)
+        self._changed[one.host].add(one.short)
         if not self._calls.call(one.host, lambda c: domains.boot(c, one.short)):
             raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
 
@@ -148,7 +150,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         return [self._ours[i] for i in wanted if i in self._ours]
 
     def _end(self, one: Tagged) -> None:
-        self._changed.add(one.short)
+        self._changed[one.host].add(one.short)
         self._calls.call(one.host, lambda connection: domains.end(connection, *_place(one)))
 
     def _remove(self, one: Tagged) -> None:

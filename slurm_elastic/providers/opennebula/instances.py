@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.errors import InstanceNotFound, TransientError, UnsettledError
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import OFF, STANDING, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
@@ -28,8 +28,6 @@ ANY_BUT_DONE = -1
 PAGE = 100
 READ_AT_ONCE = 200
 _PAUSE = 0.5
-OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
-_AT_WORK = (InstanceState.PENDING, InstanceState.RUNNING)
 ASKED_AGAIN = 30.0
 """Seconds after which a machine that was to end, and is still there, is asked to end again."""
 
@@ -106,7 +104,7 @@ class Machines:
                 self._call("vm.action", "resume", number)
             except TransientError as error:
                 state = self._state(number) if error.code == WRONG_STATE else None
-                if state in _AT_WORK:
+                if state in STANDING:
                     return
                 if error.code != WRONG_STATE:
                     raise

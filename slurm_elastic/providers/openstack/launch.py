@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.errors import ProviderError, TransientError
-from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.model import STANDING, LaunchSpec
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import requests
@@ -27,8 +27,6 @@ LOOK_BACK = 86400.0
 CLOCK_SLACK = 600.0
 """Seconds by which nova's clock and the head's may differ."""
 _POLL = 0.4
-_STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
-"""A server that is being deleted, or was stopped, is none of a launch's machines any more."""
 
 Order = Callable[[LaunchSpec, int, Sequence[str]], None]
 """``POST /servers`` for these nodes, which begin at that place of the spec."""
@@ -84,7 +82,8 @@ class Launch:
         mine = [s for s in self._servers.live(self._mark) if s.generation == spec.generation]
         broken = [s for s in mine if s.failed]
         doubles: list[Server] = []
-        there = [s for s in mine if not s.failed and state_of(s) in _STANDING]
+        # One that is being deleted, or was stopped, is none of a launch's machines any more.
+        there = [s for s in mine if not s.failed and state_of(s) in STANDING]
         for one in sorted(there, key=lambda s: (s.created, s.id)):
             if one.node in self.standing:
                 doubles.append(one)
@@ -100,7 +99,7 @@ class Launch:
         ended = self._servers.ended(self._mark, since)
         begun = {place[0] for s in mine if (place := self._place(s))}
         begun |= {place[0] for s in ended if s.placed and (place := self._place(s))}
-        lost = [s for s in mine if s.failed or state_of(s) not in _STANDING]
+        lost = [s for s in mine if s.failed or state_of(s) not in STANDING]
         return begun, self._over(lost, ended)
 
     def _over(self, lost: Sequence[Server], ended: Sequence[Server]) -> set[str]:

@@ -138,6 +138,15 @@ class TestEnds:
         provider.instances()
         assert bed.domains() == {}
 
+    def test_nothing_is_remembered_of_one_whose_definition_is_gone(self, bed: LibvirtBed) -> None:
+        provider = opened(bed)
+        (one,) = provider.launch(spec_for(bed, provider, 1))
+        provider.terminate([one.id])
+        assert provider._changed == {HOST: {one.id}}
+        bed.hand.lookupByUUIDString(one.id).undefine()
+        provider.instances()
+        assert provider._changed == {HOST: set()}
+
     def test_one_that_somebody_started_again_is_a_machine_and_stays_one(
         self, bed: LibvirtBed
     ) -> None:
