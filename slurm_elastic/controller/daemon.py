@@ -59,7 +59,7 @@ MAX_ATTEMPTS = 3
 
 
 class NotLearntError(SlurmElasticError):
-    """The ledger has never had what the cloud has: machines for these nodes may exist already."""
+    """The ledger may lack what the cloud has: machines for these nodes may exist already."""
 
 
 PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
@@ -313,7 +313,7 @@ class Daemon:
     def _unread(
         self, cloud: str, request: Request, view: Mapping[str, SlurmNode], read: Collection[str]
     ) -> str:
-        """Why nothing may be bought from a cloud that was never read: it cannot be. While that is
+        """Why nothing may be bought from a cloud that was not read since the start: it cannot be. While that is
         not known yet, the nodes that Slurm waits for wait. ``read``: the clouds that were.
         """
         site = self._site
@@ -325,7 +325,7 @@ class Daemon:
         trouble = site.unreadable.get(cloud, "")
         if not trouble and still_wanted(site, cloud, request, view):
             raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
-        return f"it was never read, what it has is not known: {trouble}" if trouble else ""
+        return f"not read since the start, what it has is not known: {trouble}" if trouble else ""
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

@@ -178,7 +178,7 @@ class Ledger(StoppedMachines, Tunnels):
             machines=machines,
             launches=launches,
             exclusions=exclusions,
-            read_whole=frozenset(complete),
+            read_whole=self._read_whole(complete),
             writable=not self.condition.end_only,
             directives=directives,
             lifted=bool(lifted),
@@ -254,7 +254,10 @@ class Ledger(StoppedMachines, Tunnels):
         """The clouds whose machines are all in the ledger. A cloud that a new ledger lacks, or that
         is new itself, may have machines of ours.
         """
-        return frozenset(self._tables("complete")[0])
+        return self._read_whole(self._tables("complete")[0])
+
+    def _read_whole(self, complete: Sequence[str]) -> frozenset[str]:
+        return frozenset(complete)
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_elastic.errors import EndOnlyError
@@ -28,7 +28,11 @@ _MEANS = "nothing is bought, what Slurm has powered down is ended"
 
 
 class Enduring(Ledger):
-    """``check`` is to be called again and again; it changes over and back."""
+    """``check`` is to be called again and again; it changes over and back.
+
+    A cloud counts as read only once this process has taken in a list of it: what the last one
+    adopted while the file could not be used may have ended with it.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Enduring(Ledger):
             path, LEDGER, LEDGER_TABLES, now, monotonic, END_ONLY, _MEANS, add_decisions
         )
         Store.__init__(self, self._refuge.db)
+        self._read: frozenset[str] = frozenset()
 
     @property
     def condition(self) -> Condition:
@@ -59,6 +64,15 @@ class Enduring(Ledger):
             if self._refuge.trouble is not None:
                 raise EndOnlyError(f"{self.end_only}; nothing is bought")
             super().intend(spec, request, now)
+
+    def read_whole(self, cloud: str, now: float) -> None:
+        """As the ledger's."""
+        with self._lock:
+            super().read_whole(cloud, now)
+            self._read |= {cloud}
+
+    def _read_whole(self, complete: Sequence[str]) -> frozenset[str]:
+        return super()._read_whole(complete) & self._read
 
     def check(self) -> Condition:
         """Go over to memory where the file cannot be used, and back where it can."""

@@ -139,6 +139,31 @@ def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
     assert (row.instance.id, row.ended) == (machine.id, None)
 
 
+def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_cut(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cloud had denied a machine; the disk is full as it lists it once more."""
+    run_one(world, 1, "pub1")
+    (machine,) = world.alive()
+    world.ledger.ended("pub", [machine.id], "not listed", world.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(FULL, no_room)
+        world.ledger.check()
+        world.now += 1.0
+        world.daemon._rounds["pub"].run()  # type: ignore[union-attr]
+        (row,) = world.ledger.machines()
+        assert (row.instance.id, row.ended) == (machine.id, None)
+        world.stop()
+    world.start()
+    assert [end for end, _ in in_file(world).values() if end is None] == []
+    world.clouds["pub"].fail_next(TransientError, 1, "instances")
+    world.program("resume", ("pub1",), {1: ("pub1",)})
+    world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")
+    bought = launches(world)
+    world.advance(60)
+    assert launches(world) == bought
+
+
 def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
     world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,18 @@ def gives_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refuge, "require_room", full)
 
 
+def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Enduring, path: Path) -> None:
+    """What the last process adopted may have been in its memory alone."""
+    ledger.read_whole("aws", T0)
+    assert ledger.clouds_read() == ledger.state().read_whole == {"aws"}
+    with closing(Enduring(path)) as later:
+        assert later.clouds_read() == later.state().read_whole == frozenset()
+        later.read_whole("onprem", T0)
+        assert later.clouds_read() == later.state().read_whole == {"onprem"}
+        later.read_whole("aws", T0 + 1)
+        assert later.clouds_read() == later.state().read_whole == {"aws", "onprem"}
+
+
 def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
     ledger: Enduring, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
