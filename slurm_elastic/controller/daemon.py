@@ -313,8 +313,8 @@ class Daemon:
     def _unread(
         self, cloud: str, request: Request, view: Mapping[str, SlurmNode], read: Collection[str]
     ) -> str:
-        """Why nothing may be bought from a cloud that was not read since the start: it cannot be. While that is
-        not known yet, the nodes that Slurm waits for wait. ``read``: the clouds that were.
+        """Why nothing may be bought from a cloud that was not read since the start: it cannot be.
+        While that is not known yet, the nodes that Slurm waits for wait. ``read``: those that were.
         """
         site = self._site
         if cloud in read:

@@ -19,6 +19,7 @@ from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import JobRun
+from tests.threads import new_threads
 
 RUN = JobRun(
     job=1, label="1", attempt=0, user="u", uid=os.getuid(), gid=0, nodes=(), partition="p", started=0.0
@@ -117,17 +118,17 @@ def test_a_directory_that_hangs_holds_nobody(
     for name in really:
         monkeypatch.setattr(completion.os, name, partial(hang, name))
     kinds = {"line": Said(str(output), os.getuid(), "x"), "file": Changed(str(output), os.getuid())}
-    before = threading.active_count()
+    started = new_threads()
     for _ in range(MOST_LEFT):
         with pytest.raises(CheckpointError, match=f"{output}: no answer in"):
             kinds[sign].mark()
     with pytest.raises(CheckpointError, match="earlier looks there have not ended"):
         kinds[sign].mark()
-    assert threading.active_count() == before + MOST_LEFT
+    assert started() == MOST_LEFT
     monkeypatch.setattr(completion, "LOOK", 60.0)
     (other := output.with_name("other")).write_text("1")
     os.chown(other, os.getuid() + 1, -1)
     assert Changed(str(other), os.getuid() + 1).mark()
     answered.set()
-    assert eventually(lambda: threading.active_count() == before)
+    assert eventually(lambda: started() == 0)
     assert kinds[sign].mark()

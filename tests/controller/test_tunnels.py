@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,6 +39,7 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.controller.world import Inline
+from tests.threads import new_threads
 
 AWS = AwsCloud(
     name="aws", location=Location.PUBLIC, region="r", image="ami-1",
@@ -660,15 +660,15 @@ def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(
     desk.open()
     assert desk._server is not None
     place = desk._server.server_address
-    before = threading.active_count()
+    started = new_threads()
     with ExitStack() as stack:
         stack.callback(desk.close)
         for _ in range(3 * CLIENTS):
             stack.enter_context(socket.create_connection(place, timeout=30))  # type: ignore[arg-type]
-        eventually(lambda: threading.active_count() >= before + CLIENTS)
+        eventually(lambda: started() >= CLIENTS)
         most = 0
         for _ in range(50):
-            most = max(most, threading.active_count() - before)
+            most = max(most, started())
             time.sleep(0.01)
         assert most <= CLIENTS
     monkeypatch.setattr(enrolment, "LINE", 0.5)

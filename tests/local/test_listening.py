@@ -19,6 +19,7 @@ from slurm_elastic.local.listening import CLIENTS, Server
 from slurm_elastic.model import Location
 from slurm_elastic.providers.local.provider import LocalProvider
 from slurm_elastic.providers.local.settings import LocalCloud
+from tests.threads import new_threads
 
 STRANGER = {os.getuid() + 12_345}
 
@@ -52,10 +53,10 @@ def provider(path: Path) -> LocalProvider:
 
 def test_whoever_may_not_ask_costs_no_thread_and_learns_why(tmp_path: Path) -> None:
     with serving(tmp_path / "s", STRANGER):
-        before = threading.active_count()
+        started = new_threads()
         links = [client(tmp_path / "s") for _ in range(60)]
         said = [link.makefile().readline() for link in links]
-        assert threading.active_count() == before
+        assert started() == 0
         assert all("only root and SlurmUser may ask" in line for line in said)
         for link in links:
             link.close()
@@ -65,11 +66,11 @@ def test_whoever_may_not_ask_costs_no_thread_and_learns_why(tmp_path: Path) -> N
 
 def test_clients_are_bounded_and_a_seat_is_given_back(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}):
-        before = threading.active_count()
+        started = new_threads()
         links = [client(tmp_path / "s") for _ in range(CLIENTS)]
         for link in links:
             assert exchange(link, b"hello", Budget(100, 60)) == b"hello"
-        assert threading.active_count() == before + CLIENTS
+        assert started() == CLIENTS
         with client(tmp_path / "s") as late:
             assert b"too many clients" in exchange(late, b"hello", Budget(1000, 60))
         with pytest.raises(TransientError, match="too many clients"):
@@ -77,7 +78,7 @@ def test_clients_are_bounded_and_a_seat_is_given_back(tmp_path: Path) -> None:
         for link in links:
             link.close()
         deadline = time.monotonic() + 60
-        while threading.active_count() > before:
+        while started() > 0:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         with client(tmp_path / "s") as again:
