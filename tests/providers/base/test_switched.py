@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -341,8 +342,8 @@ def test_a_claim_is_on_the_disk_before_its_host_is_touched(
     """Whatever sqlite does by itself."""
     whole = sqlite3.connect
 
-    def lazy(file: Path, timeout: float) -> sqlite3.Connection:
-        made = whole(file, timeout=timeout)
+    def lazy(*args: Any, **options: Any) -> sqlite3.Connection:
+        made = whole(*args, **options)
         made.execute("pragma synchronous = off")
         return made
 
