@@ -48,7 +48,13 @@ from msgspec.structs import astuple
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import BY_TIME, LIVE, OPEN, STOPPED, launch_from, machine_from
+from slurm_elastic.ledger.machines import (
+    BY_TIME,
+    NOT_ENDED,
+    OPEN,
+    launch_from,
+    machine_from,
+)
 from slurm_elastic.ledger.marks import (
     EXCLUSION_COLUMNS,
     RUN_COLUMNS,
@@ -123,8 +129,7 @@ class Ledger(StoppedMachines, Tunnels):
 
     TABLES: ClassVar[Mapping[str, Table]] = {
         "launches": (OPEN, launch_from),
-        "machines": (f"{LIVE} {BY_TIME}", machine_from),
-        "stopped": (f"{STOPPED} {BY_TIME}", machine_from),
+        "machines": (f"{NOT_ENDED} {BY_TIME}", machine_from),
         "exclusions": (
             f"select {EXCLUSION_COLUMNS} from exclusions order by scope, kind desc",
             exclusion_from,
@@ -168,14 +173,11 @@ class Ledger(StoppedMachines, Tunnels):
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment."""
         # Launches first, as another process may write meanwhile.
-        launches, machines, stopped, exclusions, complete, directives, lifted, drains = (
-            self._tables(
-                "launches", "machines", "stopped", "exclusions", "complete", "directives",
-                "lifted", "drains",
-            )
-        )  # fmt: skip
+        launches, machines, exclusions, complete, directives, lifted, drains = self._tables(
+            "launches", "machines", "exclusions", "complete", "directives", "lifted", "drains"
+        )
         return LedgerState(
-            machines=machines,
+            machines=tuple(m for m in machines if m.stopped is None),
             launches=launches,
             exclusions=exclusions,
             read_whole=self._read_whole(complete),
@@ -183,7 +185,7 @@ class Ledger(StoppedMachines, Tunnels):
             directives=directives,
             lifted=bool(lifted),
             drains=drains,
-            stopped=stopped,
+            stopped=tuple(m for m in machines if m.stopped is not None),
         )
 
     # decisions, heartbeat, health

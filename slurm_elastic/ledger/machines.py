@@ -48,8 +48,8 @@ SEEN = """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
 IN_ORDER = "order by created, generation"
 OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
-LIVE = f"select {MACHINE_COLUMNS} from machines where ended is null and stopped is null"
-STOPPED = f"select {MACHINE_COLUMNS} from machines where ended is null and stopped is not null"
+NOT_ENDED = f"select {MACHINE_COLUMNS} from machines where ended is null"
+"""All that are paid for: those that are live, and those that are stopped."""
 BY_TIME = "order by launched, id"
 
 
@@ -167,7 +167,7 @@ class Machines(Marks):
         their lives in which others were, are among them only where that is asked for.
         """
         if ended_since is None and nodes is None:
-            return self._tables("machines")[0]
+            return tuple(m for m in self._tables("machines")[0] if m.stopped is None)
         # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
         ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
         ended += "" if stopped else " and stopped is null"
@@ -178,8 +178,8 @@ class Machines(Marks):
                 " and node in (select value from json_each(?2))",
                 (since, to_json([*nodes])),
             )
-        off = f" union all {STOPPED}{of}" if stopped else ""
-        rows = self._select(f"{LIVE}{of}{off} union all {ended}{of} {BY_TIME}", *values)
+        not_ended = NOT_ENDED if stopped else f"{NOT_ENDED} and stopped is null"
+        rows = self._select(f"{not_ended}{of} union all {ended}{of} {BY_TIME}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
@@ -207,8 +207,8 @@ class Machines(Marks):
         the pool of that node by ``pool_of``. Machines that the ledger does not know are not
         inserted: see ``adopt``.
         """
-        there = (*self.machines(), *self._tables("stopped")[0])
-        known = [m.instance for m in there if m.instance.cloud == cloud]
+        (not_ended,) = self._tables("machines")
+        known = [m.instance for m in not_ended if m.instance.cloud == cloud]
         if not known and not seen:
             return
         nameless = {i.id for i in known if not i.node}

@@ -8,8 +8,7 @@ earlier ones are ``ID@1``, ``ID@2``. Part of ``ledger.Ledger``.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from slurm_elastic.ledger.machines import (
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
     MACHINE_VALUES,
+    NOT_ENDED,
     Machines,
     launch_row,
     machine_from,
@@ -35,7 +35,7 @@ from slurm_elastic.model_ledger import (
     part_id,
 )
 
-_ALIVE = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ? and ended is null"
+_ALIVE = f"{NOT_ENDED} and cloud = ? and id = ?"
 
 
 class StoppedMachines(Machines):
@@ -43,14 +43,7 @@ class StoppedMachines(Machines):
 
     def stopped(self) -> tuple[Machine, ...]:
         """The machines that are stopped, by the time since when."""
-        return self._tables("stopped")[0]
-
-    @contextmanager
-    def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
-        """Both kinds of machines are rows of one table."""
-        more = ("stopped",) if "machines" in changes else ()
-        with super()._transaction(*changes, *more) as db:
-            yield db
+        return tuple(m for m in self._tables("machines")[0] if m.stopped is not None)
 
     def note_recipe(self, generation: str, recipe: str) -> None:
         """What the machines of an open launch are made of (protocols.Stops)."""

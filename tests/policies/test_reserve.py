@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.policies.portfolio import (
     WEEK,
@@ -16,6 +17,7 @@ from slurm_elastic.policies.portfolio import (
     bound,
     heaviest_first,
     offline,
+    online,
     usage_of,
 )
 from slurm_elastic.policies.reserve import HOUR, by_rank, trailing, usage_of_steps
@@ -143,3 +145,24 @@ def test_the_best_of_each_rank_lies_between_the_bound_and_on_demand(levels: list
 def test_greedy_with_all_known_may_be_dearer_than_the_best() -> None:
     usage = used(1, 0, 0, 1, 1, 1, 1, 0)
     assert by_rank(usage, SHORT, 1.0)[1] <= cost(usage, offline(usage, SHORT, 1.0))
+
+
+# in whatever money
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=6, max_size=14), st.sampled_from([0.25, 4.0, 128.0]))
+def test_all_prices_in_another_currency_change_the_amounts_and_no_purchase(
+    levels: list[int], rate: float
+) -> None:
+    usage = usage_of([level for level in levels for _ in range(WEEK)])
+    abroad = tuple(replace(of, upfront=of.upfront * rate, price=of.price * rate) for of in SHORT)
+    for plan in (offline, online, trailing):
+        bought = plan(usage, SHORT, 1.0)
+        assert plan(usage, abroad, rate) == bought
+        found = bill(usage, bought, abroad, rate)
+        assert found.cost == pytest.approx(cost(usage, bought) * rate)
+        assert found.upfront == pytest.approx(bill(usage, bought, SHORT, 1.0).upfront * rate)
+    ways, total = by_rank(usage, SHORT, 1.0)
+    assert by_rank(usage, abroad, rate) == (ways, pytest.approx(total * rate))
+    assert bound(usage, abroad, rate) == pytest.approx(bound(usage, SHORT, 1.0) * rate)
