@@ -248,6 +248,8 @@ class Front:
                 return self._run(call, target, environ)
             case "CreateFleet":
                 return self._fleet(call, environ)
+            case "StartInstances":
+                return self._start_stopped(call, environ)
             case "DescribeFleets":
                 wanted = call.listed("FleetId")
                 found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
@@ -282,6 +284,16 @@ class Front:
         if ids:
             self._remember(call, answer, ids)
         return answer
+
+    def _start_stopped(self, call: Call, environ: Environ) -> Answer:
+        """What is stopped has no host any more, and needs one as a fresh machine does."""
+        for target in self.cloud.stopped(call.listed("InstanceId")):
+            refusal = self._strike(replace(target, action=call.action), Stage.STOCK)
+            if refusal:
+                return refusal
+            if self.cloud.free(target) == 0:
+                return _refusal(Fault(kind=FaultKind.CAPACITY), target)
+        return self._forward(environ, call.body({}))
 
     def _fleet(self, call: Call, environ: Environ) -> Answer:
         before = self._before(call)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _GONE = "terminated"
+_STOPPED = "stopped"
 _INTERRUPTED = "Server.SpotInstanceTermination"
 
 
@@ -108,8 +109,13 @@ class Machine:
 
     @property
     def alive(self) -> bool:
-        """Whether it still takes from the stock."""
+        """Whether it is there, running or stopped."""
         return self.state != _GONE
+
+    @property
+    def placed(self) -> bool:
+        """Whether it takes from the stock: one that is stopped has no host."""
+        return self.state not in (_GONE, _STOPPED)
 
     def view(self) -> MachineView:
         """The machine as the control API shows it."""
@@ -175,7 +181,12 @@ class EmulatedCloud:
 
     def free(self, target: Target) -> int | None:
         """How many machines of this kind can be had now; None: any number."""
-        return self.stock.free(target, (m.target for m in self.machines.values() if m.alive))
+        return self.stock.free(target, (m.target for m in self.machines.values() if m.placed))
+
+    def stopped(self, ids: Iterable[str]) -> list[Target]:
+        """Of these machines the kinds of those that are stopped."""
+        found = [m for i in ids if (m := self.machines.get(i)) is not None]
+        return [m.target for m in found if m.state == _STOPPED]
 
     def launched(self, call: Call, reservation: str, target: Target, now: float) -> Sequence[str]:
         """Take note of the machines of a reservation that moto has just made; their ids."""

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault
-from slurm_elastic.sandbox.one_world import Host, Net, Pace, World
+from slurm_elastic.sandbox.one_world import Host, Image, Net, Pace, World
 from slurm_elastic.sandbox.steering import Steering
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class _Hosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hosts: list[Host] | None = None
     nets: list[Net] | None = None
+    images: list[Image] | None = None
 
 
 class _Count(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,6 +168,7 @@ def _hosts(front: Steered, body: bytes, _now: float) -> object:
     world = front.cloud.world
     world.hosts = world.hosts if order.hosts is None else order.hosts
     world.nets = world.nets if order.nets is None else order.nets
+    world.images = world.images if order.images is None else order.images
     return {}
 
 
@@ -257,6 +259,10 @@ class OneControl(Steering):
     def nets(self, nets: Sequence[Net]) -> None:
         """Have these networks and no others."""
         self._ask("POST", "hosts", _Hosts(nets=list(nets)))
+
+    def images(self, images: Sequence[Image]) -> None:
+        """Have these images and no others."""
+        self._ask("POST", "hosts", _Hosts(images=list(images)))
 
     def pace(self, pace: Pace) -> None:
         """Set how long things take, and what fails to boot."""

@@ -215,7 +215,10 @@ class Bench:
         )  # fmt: skip
 
     def restart(self) -> None:
-        """The daemon is killed, and another one starts: all that was in its memory is lost."""
+        """The daemon is killed, and another one starts: all that was in its memory is lost, and the
+        configuration is read anew.
+        """
+        self.config = _config(self.bed, self.dir, self.nodes)
         self.cloud.inner = self.bed.open(lambda: self.now)
         self.daemon = self._daemon()
 
@@ -318,7 +321,8 @@ def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:
                 name=pool.name, cloud=pool.cloud, nodes=compress(nodes), cpus=pool.cpus,
                 memory=pool.real_memory + 300, real_memory=pool.real_memory,
                 instance_types=pool.instance_types, markets=pool.markets,
-                stopped=pool.stopped, stopped_price=pool.stopped_price,
+                stopped=pool.stopped, stopped_price=pool.stopped_price, image=pool.image,
+                max_age=pool.max_age,
             ),
         ),
         state_dir=str(directory), who=Who(accounts=("physics",)), timings=TIMINGS,

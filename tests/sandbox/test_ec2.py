@@ -79,6 +79,21 @@ def states(control: Ec2Control) -> dict[str, str]:
     return {m.id: m.state for m in control.state().machines}
 
 
+def test_what_is_stopped_has_no_host_and_needs_one_to_start(
+    control: Ec2Control, client: Any, run: Run
+) -> None:
+    control.stock("c5.large/*/*", 1)
+    (first,) = run(1, market="on-demand")
+    client.stop_instances(InstanceIds=[first])
+    (second,) = run(1, market="on-demand")
+    refused = code_of(lambda: client.start_instances(InstanceIds=[first]))
+    assert refused == ("InsufficientInstanceCapacity", 500)
+    assert states(control) == {first: "stopped", second: "running"}
+    client.terminate_instances(InstanceIds=[second])
+    client.start_instances(InstanceIds=[first])
+    assert states(control)[first] == "running"
+
+
 def listed(client: Any) -> set[str]:
     answer = client.describe_instances()
     return {i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]}

@@ -156,8 +156,9 @@ class OpenNebulaProvider:
     def recipe(self, pool: Pool) -> str:
         """Its image and user data, and the templates and sizes of its types."""
         names = pool.instance_types or tuple(self._settings.types)
-        kinds = [self._settings.types[n] for n in names if n in self._settings.types]
-        templates = [(kind, self._template(kind)) for kind in kinds]
+        kinds = {n: self._settings.types[n] for n in names if n in self._settings.types}
+        # Not the kinds themselves: another price is no other machine.
+        templates = [(name, self._template(kind)) for name, kind in kinds.items()]
         return recipe(pool, self._images.of(pool), self._parts, templates)
 
     def stop(self, ids: Sequence[str]) -> None:

@@ -1,0 +1,197 @@
+"""The emulated clouds with a pool that keeps stopped machines, and a hand on what changes for one:
+its price, its image, its age, and whether its cloud starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from emulated import running_ec2, running_one
+from msgspec.structs import replace
+from providers.opennebula.bed import NAME as ONE
+from providers.opennebula.bed import world
+from providers.openstack.bed import POLICY
+from providers.openstack.stand_in import StandIn
+
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.model import ImageChoice, Pool
+from slurm_elastic.providers.opennebula.settings import OneTemplate
+from slurm_elastic.providers.openstack.settings import Flavor
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.one_cloud import BOOT_FAILURE, POWEROFF
+from slurm_elastic.sandbox.one_control import Place
+from slurm_elastic.sandbox.one_world import Image, Pace
+from tests.faults.beds import Aws, One, Stack
+
+IMAGES = ImageChoice(name="worker-*")
+CHEAP, DEAR = 0.1, 0.2
+DISK = 0.001
+ACTION = "POST /compute/v2.1/servers/*/action"
+
+
+def keeping(pool: Pool, *types: str) -> Pool:
+    """The pool of a bed, which keeps its machines stopped; the first type is the cheaper one."""
+    return replace(pool, stopped=2, stopped_price=DISK, instance_types=types, image=IMAGES)
+
+
+class KeepingAws(Aws):
+    pool = keeping(Aws.pool, "c5.large", "m5.large")
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.prices = {"c5.large": CHEAP, "m5.large": DEAR}
+        self.new_image("worker-1")
+
+    def settings(self, **more: object) -> CloudSettings:
+        types = {n: InstanceType(cpus=2, memory=4096, price=p) for n, p in self.prices.items()}
+        return super().settings(**({"types": types} | more))
+
+    def off(self) -> dict[str, str]:
+        return {m.id: m.node for m in self.control.state().machines if m.state == "stopped"}
+
+    def alive(self) -> set[str]:
+        return super().alive() - self.off().keys()
+
+    def there(self) -> set[str]:
+        return super().alive()
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        return {machine: node for machine, node in super().nodes().items() if machine in alive}
+
+    def new_image(self, name: str) -> None:
+        self.client.register_image(Name=name, RootDeviceName="/dev/sda1")
+
+    def break_down(self, machine: str) -> None:
+        """EC2 takes a start, and has it stopped again, as where its disk's key is not usable."""
+        self.client.stop_instances(InstanceIds=[machine])
+
+    def refuse_start(self) -> None:
+        """EC2 has no host for one that was stopped; a fresh one is asked for later."""
+        self.control.fail(Fault(kind=FaultKind.CAPACITY, action="StartInstances", count=1))
+
+
+class KeepingStack(Stack):
+    pool = keeping(Stack.pool, "small", "other")
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.prices = {"small": CHEAP, "other": DEAR}
+        self.new_image("worker-1")
+
+    def settings(self, **more: object) -> CloudSettings:
+        types = {
+            name: Flavor(cpus=2, memory=4096, price=price, flavor="small")
+            for name, price in self.prices.items()
+        }
+        return super().settings(**({"types": types} | more))
+
+    def off(self) -> dict[str, str]:
+        return {i: n for i, n in super().nodes().items() if self.status(i) == "SHUTOFF"}
+
+    def status(self, server: str) -> str:
+        with self.stand_in.lock:
+            return str(self.world.servers[server]["status"])
+
+    def alive(self) -> set[str]:
+        return {i for i in super().alive() if self.status(i) in ("ACTIVE", "BUILD")}
+
+    def there(self) -> set[str]:
+        return super().alive()
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        return {machine: node for machine, node in super().nodes().items() if machine in alive}
+
+    def new_image(self, name: str) -> None:
+        with self.stand_in.lock:
+            self.world.images.insert(
+                0,
+                {
+                    "id": f"{len(self.world.images):08}-aaaa-4bbb-8ccc-222222222222",
+                    "name": name,
+                    "status": "active",
+                    "created_at": f"2026-01-{1 + len(self.world.images):02}T00:00:00Z",
+                },
+            )
+
+    def break_down(self, machine: str) -> None:
+        """nova takes a start, and its hypervisor cannot carry it out."""
+        with self.stand_in.lock:
+            self.world.servers[machine] |= {"status": "ERROR", "OS-EXT-STS:power_state": 4}
+
+    def refuse_start(self) -> None:
+        self.stand_in.refuse(403, POLICY, ACTION, 1)
+
+
+class KeepingOne(One):
+    pool = keeping(One.pool, "small", "other")
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.prices = {"small": CHEAP, "other": DEAR}
+        self.control.pace(Pace(schedule=0.01, boot=0.01, shutdown=0.01))
+        self._images = world().images
+        self.new_image("worker-1")
+
+    def settings(self, **more: object) -> CloudSettings:
+        types = {
+            name: OneTemplate(cpus=2, memory=4096, template=0, price=price)
+            for name, price in self.prices.items()
+        }
+        return super().settings(**({"types": types} | more))
+
+    def off(self) -> dict[str, str]:
+        return {
+            f"{ONE}-{m.id}": m.node for m in self.control.state().machines if m.state == POWEROFF
+        }
+
+    def alive(self) -> set[str]:
+        machines = self.control.state().machines
+        broken = {f"{ONE}-{m.id}" for m in machines if m.lcm == BOOT_FAILURE}
+        return super().alive() - self.off().keys() - broken
+
+    def there(self) -> set[str]:
+        return super().alive()
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        return {machine: node for machine, node in super().nodes().items() if machine in alive}
+
+    def new_image(self, name: str) -> None:
+        number = len(self._images)
+        self._images.append(Image(id=number, name=name, created=100 * number))
+        self.control.images(self._images)
+
+    def break_down(self, machine: str) -> None:
+        """oned takes a start, and its driver cannot carry it out: BOOT_FAILURE."""
+        number = int(machine.rpartition("-")[2])
+        (one,) = [m for m in self.control.state().machines if m.id == number]
+        tags = dict(one.tags)
+        self.control.place(
+            Place(
+                id=number, name=one.name, uid=one.uid, lcm=BOOT_FAILURE, user_template=tags, host=0
+            )
+        )
+
+    def refuse_start(self) -> None:
+        self.control.fail(Fault(kind=FaultKind.AUTH, action="one.vm.action", count=1))
+
+
+@contextmanager
+def keeping_beds(directory: Path) -> Iterator[dict[str, Callable[[Path], Any]]]:
+    """How a fresh cloud of each kind is made in a directory; emulators run until the end."""
+    for name in ("aws", "one"):
+        (directory / name).mkdir()
+    with ExitStack() as stack:
+        ec2 = stack.enter_context(running_ec2(directory / "aws"))
+        one = stack.enter_context(running_one(directory / "one"))
+        stand_in = stack.enter_context(StandIn().serving())
+        yield {
+            "aws": lambda _: KeepingAws(ec2),
+            "openstack": lambda place: KeepingStack(stand_in, place),
+            "opennebula": lambda place: KeepingOne(one, place, user="elastic"),
+        }
