@@ -392,7 +392,7 @@ class Poller:
             found = machine_of(notice.node, machines)
             notice = replace(notice, instance=found.instance.id) if found else notice
         machine = machines.get(notice.instance)
-        subject = notice.instance or f"node:{notice.node}"
+        subject = _life(told, machine) or notice.instance or f"node:{notice.node}"
         return RecordedNotice(
             key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement(told, notice)}",
             notice=notice,
@@ -410,6 +410,15 @@ class Poller:
             text = notice.reason or f"{notice.kind} notice from {one.source}"
             self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")
             self._site.journal.count("ckpt_notices_total", kind=str(notice.kind))
+
+
+def _life(told: Told, machine: Machine | None) -> str:
+    """The machine and its launch, of one that was stopped since and started: what a cloud told of
+    it before, as long as that stood, is over, and the same word is news now.
+    """
+    one = machine.instance if machine and machine.born is not None else None
+    stands = told.announced == 0.0 and told.notice is not None and told.notice.deadline is None
+    return f"{one.id}:{one.generation}" if one and stands else ""
 
 
 def _announcement(told: Told, notice: Notice) -> str:

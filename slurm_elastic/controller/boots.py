@@ -229,13 +229,22 @@ def _cause(site: Site, failed: Sequence[Machine]) -> str:
 
 def _gate(site: Site, failed: Sequence[Machine]) -> str:
     """The words of the site's check that kept a machine out, as its agent left them on the node."""
-    machines = {m.instance.node: m.instance for m in failed[:LOOKED_AT]}
+    machines = {m.instance.node: m for m in failed[:LOOKED_AT]}
     with contextlib.suppress(SlurmError):
         for name, node in site.slurm.nodes(list(machines)).items():
-            mark = f"{GATE}{machines[name].generation}:"
-            if node.comment.startswith(mark):
-                return f"; its check failed: {node.comment.removeprefix(mark)}"
+            generation, colon, words = node.comment.removeprefix(GATE).partition(":")
+            is_gate = node.comment.startswith(GATE) and colon
+            if is_gate and _has_word(machines[name], generation):
+                return f"; its check failed: {words}"
     return ""
+
+
+def _has_word(machine: Machine, generation: str) -> bool:
+    """Whether its agent goes by that launch. One that was stopped since has the user data of its
+    first.
+    """
+    first = machine.born is not None and generation_time(generation) == machine.born
+    return first or generation == machine.instance.generation
 
 
 def _boot(machine: Machine) -> Boot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -29,11 +30,11 @@ class CkptWorld(World):
     ``die_at`` the fault point at which the service ends next.
     """
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, site: Mapping[str, Any] | None = None, **changes: Any) -> None:
         self.service: Service | None = None
         self.die_at = ""
         self.settings = msgspec.structs.replace(SETTINGS, **changes)
-        super().__init__(checkpoint=self.settings)
+        super().__init__(checkpoint=self.settings, **(site or {}))
         self.saver = FakeCheckpointer(lambda: self.now, self.pause, seconds=2.0)
         self.start_ckptman()
 

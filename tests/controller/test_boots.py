@@ -22,9 +22,11 @@ from slurm_elastic.controller.boots import (
     record_boot_failures,
     unregistered_instances,
 )
+from slurm_elastic.controller.context import new_generation
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import COOL_DOWN, Exclusion
+from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.boots import TimedOut
 from slurm_elastic.spool import Request
@@ -284,6 +286,16 @@ def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(wor
         assert boots._cause(world.site, [machine]) == told
     world.slurm.broken = SlurmError(("sinfo",), 1, "away")
     assert boots._cause(world.site, [machine]) == ""
+
+
+def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(world: World) -> None:
+    first, second = new_generation(world.now - 500), new_generation(world.now)
+    machine = booting(world)
+    machine = replace(machine, instance=replace(machine.instance, generation=second))
+    world.slurm.set_node("pub1", comment=f"{GATE}{first}:no scratch disk")
+    assert boots._cause(world.site, [machine]) == ""
+    machine = replace(machine, born=generation_time(first))
+    assert boots._cause(world.site, [machine]) == "; its check failed: no scratch disk"
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])

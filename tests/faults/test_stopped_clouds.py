@@ -172,12 +172,12 @@ def test_at_its_maximum_age_it_ends_though_it_was_started_since(bench: Bench) ->
     bench.bed.pool = replace(bench.bed.pool, max_age=3600.0)
     bench.restart()
     machines = stopped_once(bench)
-    bench.advance(2400)
+    bench.advance(2400, 60.0)
     run(bench, 2)
     assert bench.bed.alive() == set(machines)
     idle(bench, 2)
     assert kept(bench) == machines
-    bench.advance(1300, 20.0)
+    bench.advance(1300, 60.0)
     assert bench.bed.off() == {}
     run(bench, 3)
     assert bench.bed.alive().isdisjoint(machines)

@@ -259,6 +259,12 @@ class Running:
             **settings,
         }  # fmt: skip
         self.file.write_text("".join(f"{k}={v}\n" for k, v in values.items()))
+        self.boot()
+
+    def boot(self) -> None:
+        """As after a start of the machine: /run is empty but for the settings."""
+        for name in ("began", "started"):
+            self.file.with_name(f"{self.file.name}.{name}").unlink(missing_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(PROGRAM), str(self.file)], stderr=subprocess.PIPE
         )
@@ -328,6 +334,23 @@ def test_it_starts_slurmd_once_the_key_has_come(
     again.kill()
     again.wait()
     assert started.read_text() == "\n", "a restart of the agent leaves slurmd alone"
+
+
+def test_a_machine_that_was_stopped_for_a_while_begins_anew_with_its_boot(
+    tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    """The head has stopped it as its node was idle, and starts it for the next job."""
+    mark, started = tmp_path / "mark", tmp_path / "started"
+    mark.touch()
+    machine = running(key_mark=str(mark), start_command=f"sh -c 'echo >>{started}'")
+    eventually(started.exists)
+    machine.end()
+    scontrol.says("NodeName=pub1\n   State=IDLE*+CLOUD+NOT_RESPONDING+POWERING_UP\n")
+    machine.boot()
+    seen = len(scontrol.ran())
+    eventually(lambda: len(scontrol.ran()) >= seen + 10)
+    assert started.read_text() == "\n\n", "slurmd starts once a boot"
+    assert not machine.stopped.exists(), "it is needed, for longer than its timeout"
 
 
 def test_a_warning_is_told_once_to_slurm(
