@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -38,8 +39,7 @@ class Site:
     """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
     for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
 
-    ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
-    cluster's limits are one. ``holding`` guards what a hold's row says and what its node does: a
+    ``holding`` guards what a hold's row says and what its node does: a
     node must not be drained after it was let go. ``dearest``: by offer, what it may come to ($/h)
     as the clouds told last; machines that were bought when less was known count so, too.
     ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
@@ -57,7 +57,6 @@ class Site:
     now: Callable[[], float]
     pools: Mapping[str, Pool]
     pool_of: Mapping[str, Pool]
-    spending: threading.Lock = field(default_factory=threading.Lock)
     holding: threading.Lock = field(default_factory=threading.Lock)
     requeues: Requeues = field(default_factory=Requeues)
     monotonic: Callable[[], float] = time.monotonic
@@ -130,6 +129,15 @@ class Site:
         if self.config.limits == Limits():
             return ""
         return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Ranking and the intent that follows, as one transaction of the ledger: clouds work in
+        parallel, but the cluster's limits are one, and a list that has an ended machine again
+        changes what is spent.
+        """
+        with self.ledger.together():
+            yield
 
     def learn_prices(self, offers: Iterable[Offer]) -> None:
         """The machines that a cloud told just now."""

@@ -226,17 +226,23 @@ def power_down_and_requeue(
     ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:
         return set()
-    given = set(ours)
-    waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
+    waiting = [j for j in site.slurm.jobs() if not set(ours).isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.requeues.expect(job, site.monotonic(), given, hurry=hurry)
+        site.requeues.expect(job, site.monotonic(), set(ours), hurry=hurry)
         _allow_requeue(site, job)
+    # slurmctld may have taken its time over that, and some may have come up meanwhile.
+    found = site.slurm.nodes(ours)
+    ours = [n for n in ours if n in found and may_force(found[n])]
+    given = set(ours)
     reach("refuse.before-force")
-    node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
+    if ours:
+        node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
     reach("refuse.after-force")
     for job in waiting:
-        site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+        if not given.isdisjoint(job.nodes):
+            told = f"its nodes cannot be had: {why}"
+            site.record(correlation, "requeued", (f"job:{job.id}",), told)
     return given
 
 

@@ -342,7 +342,7 @@ def _decide(
     next decision of any cloud counts it. ``told``: this request's ranking is kept already.
     """
     provider = site.providers[request.pool.cloud]
-    with site.spending:
+    with site.spending():
         now = site.now()
         decided = next_launch(
             request, todo, had, offers, site.scope(request.pool), now,
@@ -357,10 +357,9 @@ def _decide(
             return decided, None
         spec = _spec(site, request, decided, now)
         reach("launch.before-intent")
-        with site.ledger.together():
-            if keep:
-                record_ranking(site, decided.placement, enough=True)
-            site.ledger.intend(spec, request.id, now)
+        if keep:
+            record_ranking(site, decided.placement, enough=True)
+        site.ledger.intend(spec, request.id, now)
     return decided, spec
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from slurm_elastic.controller import provision
 from slurm_elastic.controller import suspend as suspending
+from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies import cluster, reconcile_rules
 from slurm_elastic.store import files
 
 
-def spending_unlocked(stage: Any) -> None:
+def spending_unlocked(_stage: Any) -> None:
     """Clouds decide at once, each by what is free for itself."""
-    stage.spending = contextlib.nullcontext()
+    Site.spending = lambda _: contextlib.nullcontext()  # type: ignore[method-assign]
 
 
 def synced_now_and_then(_stage: Any) -> None:

@@ -63,8 +63,6 @@ class Stage:
     the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by kind. Everything else is as in tests.controller.world.
     """
 
-    spending: Any = None
-
     def __init__(self, seed: int, *, keep: bool = False, kind: str | None = None) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
@@ -197,7 +195,6 @@ class Stage:
             plain,
             monotonic=lambda: sched.now,
             wait=self._wait,
-            spending=self.spending or Lock(),
             holding=Lock(),
         )
         ledger.suspending = self.books.watched(ledger.suspending)  # type: ignore[method-assign]

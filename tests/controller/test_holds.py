@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller import holds
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import PUB, World
 
 
@@ -239,3 +240,25 @@ def test_only_a_job_that_never_started_loses_its_word_for_a_while(
     assert given == {"pub1"}
     assert bool(world.ledger.lifted_requeues()) is (state == "CONFIGURING" and not requeue)
     assert [d.reason for d in world.ledger.decisions("job:7")] == ["its nodes cannot be had: x"]
+
+
+def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node, job in (("pub1", 7), ("pub2", 8)):
+        world.slurm.set_node(node, "ALLOCATED", "POWERING_UP", "CLOUD")
+        world.slurm.set_job(job, "CONFIGURING", nodes=(node,))
+    view, really = world.slurm.nodes(["pub1", "pub2"]), world.slurm.jobs
+
+    def slowly() -> Any:
+        found = really()
+        world.slurm.set_node("pub1", "ALLOCATED", "CLOUD")
+        return found
+
+    monkeypatch.setattr(world.slurm, "jobs", slowly)
+    given = holds.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    assert given == {"pub2"}
+    assert "POWER_DOWN" not in str(world.slurm.node("pub1").states)
+    assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
+    told = [d.kind for job in (7, 8) for d in world.ledger.decisions(f"job:{job}")]
+    assert told == ["requeued"]

@@ -5,6 +5,7 @@ Each test stops one thread there and lets the other one run until it is through 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,17 @@ def pool(cloud: str, nodes: str) -> PoolSettings:
     )  # fmt: skip
 
 
+def while_decided(
+    world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> Meanwhile:
+    """Another thread comes when a launch is decided, and not written down."""
+    lock = Watched(threading.RLock)
+    monkeypatch.setattr(world.ledger, "_lock", lock)
+    other = Meanwhile(lock, act)
+    monkeypatch.setattr(provision, "reach", lambda _: other())
+    return other
+
+
 @pytest.mark.parametrize(
     "cap", [Limits(nodes=1), Limits(dollars_per_hour=0.15)], ids=["machines", "dollars"]
 )
@@ -50,14 +62,43 @@ def test_two_clouds_that_decide_at_once_share_the_clusters_cap(
         tmp_path, clouds=(public("a", own), public("b", own)),
         pools=(pool("a", "a1"), pool("b", "b1")), limits=cap,
     )  # fmt: skip
-    lock = Watched()
-    site = replace(world.site, spending=lock)  # type: ignore[arg-type]
-    other = Meanwhile(lock, lambda: provision.provision(site, "b", "r2", ("b1",), {}))
-    monkeypatch.setattr(provision, "reach", lambda _: other())  # decided, and not written down
+    site = world.site
+    other = while_decided(
+        world, monkeypatch, lambda: provision.provision(site, "b", "r2", ("b1",), {})
+    )
     provision.provision(site, "a", "r1", ("a1",), {})
     other.end()
     assert [machine.node for machine in world.alive()] == ["a1"]
     assert "refused" in world.kinds("b1")
+    world.close()
+
+
+def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_its_intent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Limits(dollars_per_hour=10.0)
+    world = World(
+        tmp_path, clouds=(public("a", own), public("b", own)),
+        pools=(pool("a", "a1"), pool("b", "b1")), limits=Limits(nodes=1),
+    )  # fmt: skip
+    provision.provision(world.site, "a", "r1", ("a1",), {})
+    (machine,) = world.alive()
+    world.ledger.ended("a", [machine.id], "not listed", world.now)
+    world.now += 1
+    other = while_decided(
+        world, monkeypatch, lambda: world.ledger.observe("a", [machine], world.now)
+    )
+    really, there = world.ledger.intend, []
+
+    def intend(spec: LaunchSpec, request: str, now: float) -> None:
+        there.append(world.ledger.machines())
+        really(spec, request, now)
+
+    monkeypatch.setattr(world.ledger, "intend", intend)
+    provision.provision(world.site, "b", "r2", ("b1",), {})
+    other.end()
+    assert there == [()]
+    assert [m.instance.node for m in world.ledger.machines()] == ["a1", "b1"]
     world.close()
 
 
