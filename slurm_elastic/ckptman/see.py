@@ -20,6 +20,7 @@ from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint import observed_mtti, save_seconds
 from slurm_elastic.policies.reconcile_rules import OUR_MARK
 from slurm_elastic.policies.sound import sound
+from slurm_elastic.policies.stopped import born
 from slurm_elastic.policies.threat import (
     Cause,
     Threat,
@@ -182,7 +183,8 @@ class Watch:
             one = machine.instance
             if one.node:
                 age = self._site.max_ages.get(machine.pool)
-                found.append(of_age(one.node, one.launched, age, now))
+                # By this head's clock, as elasticd counts it: another one may differ by more.
+                found.append(of_age(one.node, born(machine), age, now))
                 if bid is not None:
                     costs = prices.get((one.instance_type, one.zone), ())
                     found.append(of_price(one.node, costs, bid))

@@ -7,7 +7,7 @@ the cloud is asked, and where the cloud refuses it, the machine ends and the nod
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +15,13 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import assign_addresses, with_retries
 from slurm_elastic.controller.stopping import recipes_of
 from slurm_elastic.controller.suspend import terminate
-from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.errors import (
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import Instance, NodeRequest, Offer
@@ -63,7 +69,7 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
         return False
     one, jobs = begun.instance, [f"job:{job}" for job in begun.jobs]
     reach("start.after-intent")
-    why = _call(site, one, lambda call: with_retries(site, call))
+    why = _call(site, one)
     if why is None:
         reach("start.after-call")
         what = f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, ${one.price:.4f}/h"
@@ -113,18 +119,33 @@ def _intend(
         return site.ledger.start(row, machine, now)
 
 
-def _call(site: Site, one: Instance, run: Callable[[Callable[[], None]], None]) -> str | None:
-    """None where it starts; why it does not; "" where that is not known."""
+def _call(site: Site, one: Instance, *, again: bool = False) -> str | None:
+    """None where it starts; why it does not; "" where that is not known. Where an earlier call may
+    have taken effect (``again``: one of an earlier round), only a cloud that has no room, or has no
+    such machine, tells that it does not run.
+    """
     provider = site.providers[one.cloud]
     if not isinstance(provider, Stops):
         return "its cloud starts no stopped machines"
+    in_doubt = again
+
+    def start() -> None:
+        nonlocal in_doubt
+        try:
+            provider.start(one.id)
+        except TransientError:
+            in_doubt = True
+            raise
+
     try:
-        run(lambda: provider.start(one.id))
-    except TransientError as error:
+        start() if again else with_retries(site, start)
+    except (CapacityError, QuotaError, InstanceNotFound) as error:
+        return str(error)
+    except ProviderError as error:
+        if not in_doubt:
+            return str(error)
         log.warning("start in doubt node=%s id=%s error=%s", one.node, one.id, error)
         return ""
-    except ProviderError as error:
-        return str(error)
     except Exception:
         log.exception("start failed in an unknown way node=%s id=%s", one.node, one.id)
         return ""
@@ -150,7 +171,7 @@ def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> N
         one = machine.instance
         if one.cloud != cloud or one.id not in wanted or machine.suspending is not None:
             continue
-        why = _call(site, one, lambda call: call())
+        why = _call(site, one, again=True)
         said = wanted[one.id] if why is None else f"{wanted[one.id]}: {why or 'in doubt'}"
         site.record("reconcile", "started" if why is None else "start-refused", (one.node,), said)
         if why:

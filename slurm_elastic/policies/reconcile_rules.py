@@ -8,6 +8,7 @@ Slurm's node     ledger              cloud                    action
 ===============  ==================  =======================  =====================================
 any              no row              has the machine          adopt
 any              suspending          nothing                  end (as it was decided)
+any              to be stopped       missing N reads in a row end-missing
 up, heard        machine             missing N reads in a row doubt: the list is told of in health,
                                                               and all stays as it is
 any other        machine             missing N reads in a row end-missing (a missing answer is not
@@ -548,7 +549,7 @@ def _machine(
         return None
     state = listing.states.get(machine.id)
     if state is None:
-        return _missing(machine, listing)
+        return _missing(view, machine, patience, listing)
     if machine.stopping:
         return _to_be_stopped(machine, state)
     if machine.suspending:
@@ -654,10 +655,14 @@ def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -
     return TerminateOrphan(machine=machine.id, reason=why)
 
 
-def _missing(machine: TrackedInstance, listing: InventoryReport) -> Action | None:
-    if machine.suspending:
+def _missing(
+    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
+) -> Action | None:
+    """One that is to be stopped has not ended because one list lacks it: it may be hidden."""
+    if machine.suspending and not machine.stopping:
         return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
-    if machine.id not in listing.gone:
+    lost = not listing.doubt and machine.stopping and _is_overdue(view, machine, patience)
+    if machine.id not in listing.gone and not lost:
         return None
     return NoteMissing(
         machine=machine.id,

@@ -344,6 +344,28 @@ def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> No
         world.close()
 
 
+@pytest.mark.parametrize("clock_of_cloud", [-7200.0, 0.0, 7200.0])
+def test_a_machines_age_is_that_by_the_clock_of_the_head(clock_of_cloud: float) -> None:
+    """Else each machine of a cloud whose clock is behind is too old at once, and jobs move on for
+    ever.
+    """
+    world = CkptWorld()
+    try:
+        begins(world, 7, limit=90_000)
+        (node,) = world.job(7).nodes
+        (machine,) = (m for m in world.ckpt.ledger.machines() if m.instance.node == node)
+        with world.ledger._transaction("machines") as db:
+            sql = "update machines set launched = launched + ? where id = ?"
+            db.execute(sql, (clock_of_cloud, machine.instance.id))
+        ages = {pool.name: 5000.0 for pool in world.config.pools}
+        object.__setattr__(world.ckpt, "__dict__", {**world.ckpt.__dict__, "max_ages": ages})
+        world.advance(120)
+        assert world.job(7).restarts == 0
+        assert not world.migrations()
+    finally:
+        world.close()
+
+
 def test_a_save_that_fails_leaves_a_job_on_a_machine_over_its_age() -> None:
     """Nobody ends it: what was done since the last image is not given up for that."""
     world = CkptWorld()

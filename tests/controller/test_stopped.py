@@ -163,6 +163,28 @@ def test_a_start_whose_answer_is_lost_is_no_second_machine(world: World) -> None
     assert states(world) == {old: "running"}
 
 
+def test_a_refusal_after_a_lost_answer_ends_no_machine_that_may_run(world: World) -> None:
+    """The clouds' words about our credentials say nothing of the call before."""
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    cloud = world.clouds["pub"]
+    real = cloud.start
+
+    def start(instance: str) -> None:
+        cloud.start = real  # type: ignore[method-assign]
+        try:
+            real(instance)
+        finally:
+            cloud.fail_next(AuthError, call="start")
+
+    cloud.start = start  # type: ignore[method-assign]
+    cloud.lose_answer_next(1)
+    run(world, 2, "pub1")
+    assert states(world) == {old: "running"}
+    assert "start-refused" not in world.kinds("pub1")
+
+
 def test_a_start_in_doubt_is_repeated_until_the_machine_runs(world: World) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")

@@ -258,6 +258,17 @@ def test_what_waits_for_an_age_begins_with_that(
     ]  # fmt: skip
 
 
+def test_one_that_is_to_be_stopped_has_ended_after_as_many_reads_as_any_other() -> None:
+    """A list that lacks it says nothing of a stop whose answer was lost: its disk is paid on."""
+    one = replace(KNOWN, suspending=True, stopping=True)
+    hidden = replace(one, misses=3, shown=False)
+    found = [
+        [a.kind for a in repairs(view(OFF, known=(known,)), Thresholds())]
+        for known in (one, replace(one, misses=2), hidden, replace(one, misses=3))
+    ]
+    assert found == [[], [], [], ["end-missing"]]
+
+
 @pytest.mark.parametrize("needed", [1, 2, 5])
 def test_a_machine_is_missing_after_as_many_reads_as_the_site_says(needed: int) -> None:
     patience = Thresholds(misses=needed)

@@ -278,9 +278,10 @@ class FakeProvider:
             self._lose_answer()
 
     def start(self, instance: str) -> None:
-        """CapacityError where there is no stock."""
-        with self._called("start", 1):
-            machine = self.account.machines.get(instance)
+        """CapacityError where there is no stock, but for one that runs: that is not short."""
+        machine = self.account.machines.get(instance)
+        at_work = machine is not None and _runs(machine)
+        with self._called("start", 1, (CapacityError, QuotaError) if at_work else ()):
             if machine is None or not self._owns(instance) or not _alive(machine):
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
             if machine.instance.state is InstanceState.STOPPED and self.account.is_full(machine):
