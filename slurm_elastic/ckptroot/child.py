@@ -73,7 +73,6 @@ def run(
 def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | None:
     """The output until it ends, of which only the first bytes are kept; None if it does not."""
     output = asked.stdout.fileno() if asked.stdout else -1
-    os.set_blocking(output, False)
     said, waited, until = b"", [output], time.monotonic() + timeout
     ends = os.pidfd_open(asked.pid)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,11 +81,10 @@ class EnduringState(CheckpointState):
                     raise
             return super()._select(sql, *values)
 
-    def _commit(self, batch: Iterable[Ticket]) -> None:
-        tickets = list(batch)
+    def _commit(self, tickets: Sequence[Ticket]) -> None:
         super()._commit(tickets)
         error = next((t.error for t in tickets if t.error is not None), None)
         if error is not None and self._go_over(error):
             for ticket in tickets:
-                ticket.done, ticket.error = False, None
+                ticket.error = None
             super()._commit(tickets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, cast
 
@@ -35,7 +35,6 @@ class Ticket:
     def __init__(self, writes: Sequence[Write], applied: Callable[[], None]) -> None:
         self.writes = writes
         self.applied = applied
-        self.done = False
         self.error: sqlite3.Error | None = None
 
 
@@ -148,15 +147,13 @@ class Store:
         with self._gather:
             self._tickets.append(mine)
         with self._lock:
-            if not mine.done:
-                with self._gather:
-                    batch, self._tickets = self._tickets, []
-                self._commit(batch)
+            with self._gather:
+                batch, self._tickets = self._tickets, []
+            self._commit(batch)
         if mine.error is not None:
             raise mine.error
 
-    def _commit(self, batch: Iterable[Ticket]) -> None:
-        tickets = list(batch)
+    def _commit(self, tickets: Sequence[Ticket]) -> None:
         writes = [write for ticket in tickets for write in ticket.writes]
         try:
             # One statement is a transaction by itself.
@@ -170,6 +167,3 @@ class Store:
         else:
             for ticket in tickets:
                 ticket.applied()
-        finally:
-            for ticket in tickets:
-                ticket.done = True

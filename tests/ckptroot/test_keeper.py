@@ -455,3 +455,26 @@ def test_a_number_that_cannot_be_chosen_is_a_start_that_failed(
     numbers.one._obey({"do": "start"})
     assert numbers.sent == [{"failed": "ns_last_pid: Permission denied"}]
     assert numbers.one._child == 0
+
+
+@pytest.mark.parametrize("wrong", [OSError("no room"), RuntimeError("a defect"), None])
+def test_it_never_comes_back_to_what_forked_it(
+    monkeypatch: pytest.MonkeyPatch, wrong: Exception | None
+) -> None:
+    class Exited(BaseException):
+        """In place of the end of the process."""
+
+    def ends(_: int) -> None:
+        raise Exited
+
+    def act(*_: object) -> None:
+        if wrong is not None:
+            raise wrong
+
+    monkeypatch.setattr(keeper.os, "_exit", ends)
+    for name in ("reopen_standard", "die_with_parent", "mount_own_proc"):
+        monkeypatch.setattr(keeper, name, lambda *_: None)
+    monkeypatch.setattr(keeper._Keeper, "_loop", act)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, pytest.raises(Exited):
+        keeper._Keeper(theirs, cast("Payload", None)).serve()

@@ -124,6 +124,24 @@ def test_a_job_that_slurm_does_not_have_changed_is_told_of_and_left(
     assert "never" not in small.kinds("job:1")
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_one_that_waits_for_its_requeue_may_start_elsewhere_at_once(
+    small: World, restarts: int
+) -> None:
+    """A begin time that its user gave it stays."""
+    small.slurm.submit(1, MANY, 4, partitions=ALL)
+    job, begin = small.slurm.queue()[1], small.now + 60
+    small.slurm._jobs[1] = replace(
+        job, states=frozenset({"PENDING"}), nodes=(), eligible=begin, restarts=restarts
+    )
+    site = small.daemon._site
+    bar(site, 1, "pub", "too large", "r1")
+    keep_out(site)
+    moved = small.slurm.queue()[1]
+    assert moved.partitions == ("static",)
+    assert (moved.begin < begin) is bool(restarts)
+
+
 def test_who_never_fits_or_is_not_moved_is_in_the_log(
     small: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.policies.cluster import cloud_view
 from tests.controller.world import World
 
@@ -43,3 +44,11 @@ def test_a_machine_that_no_read_has_had_is_not_shown(site: World) -> None:
     site.ledger.observe("pub", (), site.now)
     view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
     assert [m.shown for m in view.known] == [False]
+
+
+def test_no_node_at_all_is_no_answer_and_no_failure_of_the_command(
+    site: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.slurm, "nodes", lambda *_: {})
+    with pytest.raises(SlurmError, match=r"^sinfo: Slurm lists no node at all"):
+        all_nodes(site.site)

@@ -110,6 +110,7 @@ def test_what_a_stopped_machine_costs_is_its_disk(world: World) -> None:
     idle(world)
     books = read_books(world.config, world.ledger, begin, None, world.now)
     parts = {c.machine.instance.id.partition("@")[2]: c for c in charges(books)}
+    assert sorted(parts) == ["", "1", "2", "3"]
     assert [p.machine.instance.price for p in parts.values()].count(DISK) == 2
     costs = report(books, By.JOB)
     assert not costs.problems
