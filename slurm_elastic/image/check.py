@@ -30,7 +30,7 @@ _PROGRAMS = {
     "xorriso": "xorriso",
 }
 # The machine goes with this process, however that ends.
-_NAMESPACES = (
+NAMESPACES = (
     "setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--uts", "--fork",
     "--kill-child", "--mount-proc",
 )  # fmt: skip
@@ -104,7 +104,7 @@ def _is_there(raw: Path, path: str) -> bool:
 
 def _boot(work: Path, order: Order, say: Callable[[str], None]) -> bool:
     (work / "order.json").write_bytes(msgspec.json.encode(order))
-    words = [*_NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
+    words = [*NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     with (
         (work / "trial.out").open("wb") as errors,

@@ -131,11 +131,11 @@ class Trial:
         self._until(self._head.node_state, "slurmctld")
         disk = work / "disk.qcow2"
         machine.overlay(Path(order.image), disk)
-        spec = machine.Spec(
+        self._spec = machine.Spec(
             disk=str(disk), console=str(self._console), tap=network.tap(0), mac=network.mac(0),
             smbios=identity.smbios, accel=order.accel, drives=self._drives(identity),
         )  # fmt: skip
-        self._machine = machine.start(spec, work / "qemu.out")
+        self._machine = machine.start(self._spec, work / "qemu.out")
         return identity
 
     def _drives(self, identity: Identity) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def test_nothing_of_the_callers_directory_is_run_and_a_trial_that_breaks_off_is_
         (place / "__init__.py").touch()
     (package / "trial.py").write_text("print('somebody else runs as root')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check, "_NAMESPACES", ())
+    monkeypatch.setattr(check, "NAMESPACES", ())
     said: list[str] = []
     work = tmp_path / "work"
     work.mkdir()

@@ -1,0 +1,110 @@
+"""The inside of ``scripts/bench stopped``: one virtual machine, booted, stopped and started.
+
+``python -m benchmarks.stopped_machine DIR`` is the first process of namespaces of its own, as
+``slurm_elastic.image.trial`` is, whose head, network and machine it takes. DIR/order.json is that
+of a trial, DIR/starts has how many starts there are to be; a line of JSON tells of each boot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from slurm_elastic.controller.munge_keys import (
+    HostKey,
+    PushError,
+    ordered,
+    printed_keys,
+    read_private_key,
+)
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.image import machine, network
+from slurm_elastic.image.identity import NODE
+from slurm_elastic.image.trial import Order, Trial
+
+_OFF = "systemctl --no-block poweroff\n"
+
+
+class Life(Trial):
+    """A trial's machine, only booted: ``fresh`` from the image, ``again`` from its own disk."""
+
+    def fresh(self) -> dict[str, float]:
+        """Until its node is idle: it gets its host keys and the munge key."""
+        self._start()
+        began = time.monotonic()
+        self._until(_answers, "SSH")
+        sshd = time.monotonic() - began
+        self.keys: tuple[HostKey, ...] = self._until(
+            lambda: printed_keys(machine.printed(self._console)), "its host keys on the console"
+        )
+        self._bring_key(self.keys)
+        return self._joined(began, "", sshd)
+
+    def again(self) -> dict[str, float]:
+        """From the disk that its first boot has left, with the keys that it has."""
+        before = self._since()
+        self._machine = machine.start(self._spec, self._work / "qemu.out")
+        began = time.monotonic()
+        self._until(_answers, "SSH")
+        return self._joined(began, before, time.monotonic() - began)
+
+    def off(self) -> None:
+        """Shut down as for a stop: by its own system."""
+        ours = read_private_key(str(self._work / "login"))
+        with contextlib.suppress(PushError):  # the connection may end before the answer
+            ordered(self._target(), ours, self.keys, _OFF, b"")
+        assert self._machine is not None
+        try:
+            self._machine.wait(self._order.timeout)
+        except subprocess.TimeoutExpired:
+            raise SlurmElasticError("it does not shut down") from None
+
+    def _joined(self, began: float, before: str, sshd: float) -> dict[str, float]:
+        self._until(lambda: self._since() != before and self._is_idle(), "its node idle in Slurm")
+        return {"sshd": sshd, "joined": time.monotonic() - began, "processor": self._processor()}
+
+    def _is_idle(self) -> bool:
+        return self._head.shown("node", NODE).get("State") == "IDLE"
+
+    def _since(self) -> str:
+        """When its slurmd started, by slurmctld; empty where none has registered."""
+        said = self._head.shown("node", NODE).get("SlurmdStartTime", "")
+        return "" if said in ("None", "Unknown") else said
+
+    def _processor(self) -> float:
+        """Seconds of processor time that qemu has taken."""
+        assert self._machine is not None
+        fields = Path(f"/proc/{self._machine.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _answers() -> bool:
+    """Whether sshd greets."""
+    try:
+        with socket.create_connection((network.address(0), 22), timeout=5) as one:
+            return one.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def main() -> int:
+    work = Path(sys.argv[1])
+    order = msgspec.json.decode((work / "order.json").read_bytes(), type=Order)
+    life = Life(work, order)
+    print(json.dumps({"boot": "fresh", **life.fresh()}), flush=True)
+    for _ in range(int((work / "starts").read_text())):
+        life.off()
+        print(json.dumps({"boot": "again", **life.again()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""The benchmark of stopped machines says what it saw; its machines are those of image check."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import stopped
+
+
+def boot(joined: float) -> dict[str, float]:
+    return {"joined": joined, "sshd": joined / 2, "processor": joined / 4}
+
+
+@pytest.mark.parametrize(("starts", "met"), [((30, 20, 90), True), ((31,), False)])
+def test_the_middle_of_the_starts_is_told_beside_the_fresh_boot(
+    starts: tuple[float, ...], met: bool
+) -> None:
+    found = stopped._rows("tcg", [boot(90), *map(boot, starts)])
+    first, sshd, processor, count = found.rows
+    assert (first.reference, first.ok, found.ok) == (90, met, met)
+    assert first.ours == sorted(starts)[len(starts) // 2]
+    assert (sshd.ours, processor.ours) == (first.ours / 2, first.ours / 4)
+    assert count.case == "starts, by tcg"
