@@ -4,16 +4,20 @@ passed, no orphan, no job lost, no cent unaccounted.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.model import Instance, LaunchSpec, Location
+from slurm_elastic.model import OFF, Instance, LaunchSpec, Location, Market
+from slurm_elastic.model_ledger import PART, Launch, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from tests.chaos.fakes import is_up
+from tests.chaos.fakes import is_up, runs
+from tests.chaos.sites import DISK
 from tests.controller.world import T0
 
 if TYPE_CHECKING:
@@ -21,18 +25,49 @@ if TYPE_CHECKING:
 
 TOLD = 2
 """Lists with a machine that the ledger lacks: a round may be cut off before it is adopted."""
+KEPT = "stopped:"
+"""Before what is wrong with a stopped machine."""
 NOTICED = 900.0
 """Seconds within which the end of a machine is in the ledger, once nothing is wrong any more."""
 
 
 class Row(NamedTuple):
-    """A machine by the ledger."""
+    """A machine by the ledger, or an earlier part of its life."""
 
     cloud: str
     price: float
     launched: float
     suspending: float | None
     ended: float | None
+    stopped: float | None
+    state: str
+
+    @property
+    def off(self) -> bool:
+        """Whether the ledger has it stopped."""
+        return self.stopped is not None and self.ended is None
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it serves nobody, and is not kept."""
+        return self.ended is not None or (self.suspending is not None and self.stopped is None)
+
+
+class Then(NamedTuple):
+    """What the ledger had when a purchase or a start was decided: ids and open generations of what
+    ran, ids of what was stopped.
+    """
+
+    running: set[str]
+    stopped: set[str]
+
+
+class Spell(NamedTuple):
+    """A time (s of the run) in which a machine costs so much ($/h)."""
+
+    begin: float
+    end: float
+    price: float
 
 
 class Books:
@@ -47,10 +82,10 @@ class Books:
         self.machines: dict[str, Instance] = {}
         self.lost_at = float("-inf")
         self._given_up: set[str] = set()  # generations
-        self._decided: dict[
-            str, set[str]
-        ] = {}  # by generation, machines and generations known then
+        self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
+        self._strange: set[str] = set()  # somebody else has started these
         self.spared = 0
+        self.counts: Counter[str] = Counter()
         self.dollars: Counter[str] = Counter()
 
     def wrong(self, kind: str, words: str) -> None:
@@ -114,22 +149,85 @@ class Books:
             self.wrong("bought without an intent", f"{new.id} for {new.node}")
         if new.cloud not in self._learnt():
             self.wrong("bought unread", f"{new.id}: the ledger never had what {new.cloud} has")
-        counted = [new]
-        for other in stage.alive():
+        if stage.calm:
+            self._look_for_stopped(new, rows)
+        self._beside(new, self._decided.get(new.generation), rows, opened)
+
+    def turned(self, one: Instance, *, runs: bool, strange: bool) -> None:
+        """It was stopped, or started, in its cloud; ``strange``: by somebody else."""
+        self._stage.note(f"{one.id} of {one.node} {'runs' if runs else 'is stopped'}")
+        if strange:
+            self._strange.add(one.id)
+            return
+        self.counts["started" if runs else "stopped"] += 1
+        found = self.rows()
+        if not runs or found is None:
+            return
+        rows, opened = found
+        row = rows.get(one.id)
+        if row is None or row.off or row.ended is not None:
+            self.wrong("started without an intent", f"{one.id} for {one.node}")
+        self._beside(one, self._decided.get(one.id), rows, opened)
+
+    def _beside(
+        self, new: Instance, then: Then | None, rows: dict[str, Row], opened: set[str]
+    ) -> None:
+        """All that is there when a machine is made or started."""
+        counted, kept = [new], []
+        for other in self._stage.alive():
             if other.id == new.id:
                 continue
             row = rows.get(other.id)
             known = other.generation in opened if row is None else row.ended is None
             if known:
-                counted.append(other)
-            elif not self._is_hidden(other, row):
+                (kept if row is not None and row.off else counted).append(other)
+            elif runs(other) and not self._is_hidden(other, row):
                 self.wrong("orphan", f"{other.id} of {other.node} is in no book at a purchase")
-            doomed = row is not None and (row.suspending is not None or row.ended is not None)
-            if other.node == new.node and not doomed and (known or not self._omitted(other)):
+            if other.node == new.node and self._may_serve(other, row, known=known):
                 self.wrong("double", f"{new.id} for {new.node}, which has {other.id}")
-        if (then := self._decided.get(new.generation)) is not None:
-            counted = [m for m in counted if m is new or m.id in then or m.generation in then]
-        self._limits(counted)
+        if then is not None:
+            there = [*counted, *kept]
+            counted = [
+                m
+                for m in there
+                if m is new or (m.id not in then.stopped and {m.id, m.generation} & then.running)
+            ]
+            kept = [m for m in there if m.id in then.stopped and m is not new]
+        self._limits(counted, len(kept), Counter(m.cloud for m in kept))
+
+    def _may_serve(self, one: Instance, row: Row | None, *, known: bool) -> bool:
+        """Whether it runs, or is to be started. One that the ledger has stopped runs only where
+        somebody else has started it.
+        """
+        if row is not None and row.doomed:
+            return False
+        if row is not None and row.off:
+            return runs(one) and one.id not in self._strange
+        return known or (runs(one) and not self._omitted(one))
+
+    def _look_for_stopped(self, new: Instance, rows: dict[str, Row]) -> None:
+        """Nothing is bought where a stopped machine could be started."""
+        for other in self._stage.stopped():
+            row = rows.get(other.id)
+            listed = row is not None and row.off and row.state in OFF and not self._omitted(other)
+            if other.node == new.node and listed and self._fits(other):
+                self.wrong("bought", f"{new.id} for {new.node}, which has {other.id}, stopped")
+
+    def _fits(self, stopped: Instance) -> bool:
+        """Whether it may be started for certain."""
+        stage = self._stage
+        pool = next(p for p in stage.config.pools if stopped.node in expand(p.nodes))
+        account = stage.accounts[stopped.cloud]
+        if Market.SPOT in pool.markets or account.images[stopped.id] != account.image:
+            return False  # a spot machine may be had while the other offer cools down
+        return pool.max_age is None or self._age(stopped.id)[1] + 120.0 < pool.max_age
+
+    def _age(self, id_: str) -> tuple[float, float]:
+        """By whatever clock it was launched, the least and the most that it is (s)."""
+        skews = self._stage.skews
+        age = self._stage.sched.now - (self.machines[id_].launched - T0)
+        wrong_by = max(skews) - min(skews)
+        return age - wrong_by, age + wrong_by
 
     def _is_hidden(self, one: Instance, row: Row | None) -> bool:
         """Nobody can know of it: its cloud has not listed it, often enough where it was known, or when
@@ -151,13 +249,14 @@ class Books:
         """By the last list of its cloud there was none."""
         return self._stage.clouds[one.cloud].omitted[one.id] > 0
 
-    def _limits(self, machines: Sequence[Instance]) -> None:
+    def _limits(self, machines: Sequence[Instance], kept: int, off: Counter[str]) -> None:
+        """``kept`` more are stopped, ``off`` of each cloud."""
         config = self._stage.config
         public = {c.name for c in config.clouds if c.location is Location.PUBLIC}
         counts = Counter(m.cloud for m in machines)
         if config.limits.nodes is not None and len(machines) > config.limits.nodes:
             self.wrong("limit", f"{len(machines)} machines, {config.limits.nodes} may be")
-        dollars = {name: counts[name] * 0.10 for name in public}
+        dollars = {name: counts[name] * 0.10 + off[name] * DISK for name in public}
         new = machines[0].cloud  # one that was found again may have passed a bound before this
         bounds = [(new, config.cloud(new).limits.dollars_per_hour, dollars.get(new, 0.0))]
         if new in public:
@@ -178,16 +277,38 @@ class Books:
             real(spec, request, now)
             found = self.rows()
             if found is not None and spec.generation not in self._decided:
-                rows, opened = found
-                alive = {id_ for id_, row in rows.items() if row.ended is None}
-                self._decided[spec.generation] = alive | opened
+                self._decided[spec.generation] = _then(*found)
 
         return intend
+
+    def to_be_started(self, real: Callable[..., Machine | None]) -> Callable[..., Machine | None]:
+        """The ledger's ``start``, in the same way."""
+
+        def start(launch: Launch, machine: Machine, now: float) -> Machine | None:
+            begun = real(launch, machine, now)
+            found = self.rows()
+            if begun is not None and found is not None:
+                self._decided[machine.instance.id] = _then(*found)
+            return begun
+
+        return start
+
+    def refused(self, real: Callable[..., None]) -> Callable[..., None]:
+        """The ledger's ``start_refused``: what runs all the same is not given up."""
+
+        def start_refused(cloud: str, id_: str, price: float, why: str, now: float) -> None:
+            if id_ in self.machines:
+                self._judge(self.machines[id_], why)
+            real(cloud, id_, price, why, now)
+
+        return start_refused
 
     # when an end is decided
 
     def watched(self, real: Callable[..., None]) -> Callable[..., None]:
-        """The ledger's ``suspending``, with a look at each machine before it is doomed."""
+        """The ledger's ``suspending`` or ``stopping``, with a look at each machine before it is
+        doomed.
+        """
 
         def suspending(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
             found = self.rows()
@@ -215,11 +336,12 @@ class Books:
 
     def _judge(self, doomed: Instance, why: str) -> None:
         stage = self._stage
+        doomed = next((i for i in stage.running() if i.id == doomed.id), doomed)
         where = phase(stage.slurm.node(doomed.node))
         others = [i for i in stage.machines_of(doomed.node) if i.id != doomed.id]
         down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
         old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.since[doomed.node]
-        dead = doomed.id not in {i.id for i in stage.alive()}
+        dead = doomed.id not in {i.id for i in stage.running()}
         if not (down or old or others or dead):
             self.wrong("ended in use", f"{doomed.id} of {doomed.node} ({where}): {why}")
 
@@ -241,7 +363,7 @@ class Books:
         stage = self._stage
         names = {
             i.node
-            for i in stage.alive()
+            for i in stage.running()
             if i.address == stage.slurm.node(i.node).address
             and stage.clouds[i.cloud].omitted[i.id] < self._misses
         }
@@ -286,9 +408,11 @@ class Books:
         if found is None:
             return "the ledger cannot be read"
         rows, opened = found
-        live = sorted(id_ for id_, row in rows.items() if row.ended is None)
+        live = sorted(id_ for id_, row in rows.items() if row.ended is None and not row.off)
         if live or opened:
             return f"the ledger has {live} and open launches {sorted(opened)}"
+        if wrongly := self._wrongly_kept(rows):
+            return wrongly
         assert stage.service is not None
         moves = stage.service.site.state
         rescues = sqlite3.Connection.execute(
@@ -296,6 +420,26 @@ class Books:
         )
         if rescues.fetchone()[0]:
             return "a job is on its way still"
+        return ""
+
+    def _wrongly_kept(self, rows: dict[str, Row]) -> str:
+        """Which stopped machine should not be there, or is not."""
+        stopped = {i.id: i for i in self._stage.stopped()}
+        for id_ in stopped:
+            if id_ not in rows or not rows[id_].off:
+                return f"{KEPT} {id_} is nobody's"
+        if gone := sorted(id_ for id_, row in rows.items() if row.off and id_ not in stopped):
+            return f"{KEPT} {gone} are gone, the ledger has them stopped"
+        for pool in self._stage.config.pools:
+            names = expand(pool.nodes)
+            some = [i for i in stopped.values() if i.node in names]
+            if len(some) > pool.stopped:
+                return f"{KEPT} {[i.id for i in some]} of {pool.name}, which keeps {pool.stopped}"
+            for one in some:
+                account = self._stage.accounts[one.cloud]
+                old = pool.max_age is not None and self._age(one.id)[0] > pool.max_age
+                if old or account.images[one.id] != account.image:
+                    return f"{KEPT} {one.id} is {'too old' if old else 'of another image'}"
         return ""
 
     def settle(self, healed: float) -> None:
@@ -310,7 +454,45 @@ class Books:
             if ended is None:
                 self.wrong("orphan", f"{id_} of {one.node} lives when all is over")
                 continue
-            self._settle_one(one, ended, found[0].get(id_), healed, wrong_by)
+            parts = [row for part, row in found[0].items() if part.partition(PART)[0] == id_]
+            if len(parts) > 1 or len(self._stage.accounts[one.cloud].turns[id_]) > 1:
+                self._settle_parts(one, ended, parts, healed, wrong_by)
+            else:
+                self._settle_one(one, ended, found[0].get(id_), healed, wrong_by)
+
+    def _settle_parts(
+        self, one: Instance, ended: float, parts: Sequence[Row], healed: float, wrong_by: float
+    ) -> None:
+        """Of a machine that was stopped and perhaps started: what it costs at each moment, against
+        what the ledger has it cost then.
+        """
+        turns = self._stage.accounts[one.cloud].turns[one.id]
+        ends = [*(turn.at for turn in turns[1:]), ended]
+        bill = [
+            Spell(t.at, e, one.price if t.runs else DISK) for t, e in zip(turns, ends, strict=True)
+        ]
+        book = [Spell(r.launched - T0, (r.ended or r.launched) - T0, r.price) for r in parts]
+        self.dollars["billed"] += sum(s.price * (s.end - s.begin) for s in bill) / 3600
+        self.dollars["charged"] += sum(s.price * (s.end - s.begin) for s in book) / 3600
+        slack = one.price / 3600 * (0.01 + wrong_by * (len(bill) + len(book)))
+        known = min((s.begin for s in book), default=ended)
+        until = max((s.end for s in book), default=ended)
+        left = 0.0
+        for begin, end, dollars in _lacking(bill, book):
+            if end <= known and turns[0].at <= self.lost_at:
+                self.dollars["of stopped machines, lost with a ledger"] += dollars
+            elif one.id in self._strange:
+                self.dollars["of machines that somebody else started"] += dollars
+            elif begin >= until and parts and self._was_denied(one, parts[-1]):
+                self.dollars["of machines that their cloud denied"] += dollars
+            else:
+                left += dollars
+        if left > slack:
+            self._unaccounted(one, left, f"it cost {bill}, the ledger has {book}")
+        over = sum(dollars for _, _, dollars in _lacking(book, bill))
+        late = max(healed - turns[0].at, 0.0) + NOTICED * len(turns)
+        if over > slack + late * one.price / 3600:
+            self._unaccounted(one, over, f"it cost {bill}, the ledger has as much as {book}")
 
     def _settle_one(
         self, one: Instance, ended: float, row: Row | None, healed: float, wrong_by: float
@@ -347,11 +529,28 @@ class Books:
         self.wrong("cents", f"{one.id} of {one.node}, ${dollars:.4f}: {why}")
 
 
+def _then(rows: dict[str, Row], opened: set[str]) -> Then:
+    running = {id_ for id_, row in rows.items() if row.ended is None and not row.off}
+    return Then(running | opened, {id_ for id_, row in rows.items() if row.off})
+
+
+def _lacking(some: Sequence[Spell], others: Sequence[Spell]) -> list[Spell]:
+    """The times in which some cost more than the others, with how many dollars in all."""
+    times = sorted({t for s in (*some, *others) for t in (s.begin, s.end)})
+    found = []
+    for begin, end in itertools.pairwise(times):
+        more = sum(s.price for s in some if s.begin <= begin and end <= s.end)
+        more -= sum(s.price for s in others if s.begin <= begin and end <= s.end)
+        if more > 0:
+            found.append(Spell(begin, end, more * (end - begin) / 3600))
+    return found
+
+
 def _read(db: Any) -> tuple[dict[str, Row], set[str]]:
     """As it is in the file, or in the memory that stands in for it, without anybody's turn."""
     execute = sqlite3.Connection.execute
     rows = execute(
-        db, "select id, cloud, price, launched, suspending, ended from machines"
+        db, "select id, cloud, price, launched, suspending, ended, stopped, state from machines"
     ).fetchall()
     opened = execute(db, "select generation from launches where state = 'intent'").fetchall()
     return {row[0]: Row(*row[1:]) for row in map(tuple, rows)}, {row[0] for row in opened}

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_elastic.errors import SlurmError
+from msgspec.structs import replace
+
+from slurm_elastic.errors import ProviderError, SlurmError, TransientError
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
@@ -24,27 +27,51 @@ COMMANDS = (
 )  # fmt: skip
 
 
+class Turn(NamedTuple):
+    """From then on (s of the run) a machine runs, or is stopped."""
+
+    at: float
+    runs: bool
+
+
 class Account(FakeAccount):
-    """Tells of each machine that is made, and knows when each ended (s of the run), and how many
-    lists in a row had ``denied`` it by then.
+    """Tells of each machine that is made, and knows when each ended (s of the run), how many lists in
+    a row had ``denied`` it by then, its ``turns``, of which image it was made (``images``), and which
+    somebody else has started (``strange``).
     """
 
-    def __init__(self, made: Callable[[Instance], None]) -> None:
+    def __init__(self, made: Callable[[Instance], None], now: Callable[[], float]) -> None:
         super().__init__()
-        self._made = made
+        self._made, self._now = made, now
         self.ended: dict[str, float] = {}
         self.denied: dict[str, int] = {}
+        self.turns: dict[str, list[Turn]] = {}
+        self.images: dict[str, str] = {}
+        self.image = ""
+        self.strange: set[str] = set()
 
     def start(self, spec: LaunchSpec, offer: Offer, node: str, *rest: Any) -> str:
         id_ = super().start(spec, offer, node, *rest)
+        self.turns[id_] = [Turn(self._now(), runs=True)]
+        self.images[id_] = self.image
         self._made(self.machines[id_].instance)
         return id_
+
+    def turn(self, id_: str, *, runs: bool) -> None:
+        """It has been stopped, or started."""
+        self.turns[id_].append(Turn(self._now(), runs=runs))
+
+    def state(self, id_: str, at: float) -> InstanceState:
+        """The state that a machine, which has not ended, had then."""
+        ran = [turn.runs for turn in self.turns[id_] if turn.at <= at] or [True]
+        return InstanceState.RUNNING if ran[-1] else InstanceState.STOPPED
 
 
 class Cloud(FakeProvider):
     """``omitted`` counts the daemon's answered lists in a row that lacked a machine of ours, ``before``
     is that as of the list before; ``listed`` counts those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
-    that it lacks.
+    that it lacks. ``lag``: lists have machines stopped, or running, as they were so many seconds ago.
+    ``unanswered`` stops and starts to come take effect without an answer.
     """
 
     stage: Stage
@@ -57,7 +84,10 @@ class Cloud(FakeProvider):
         self.before: Counter[str] = Counter()
         self.listed: Counter[str] = Counter()
         self.lies: list[float] = []
-        self.slow = 0.0
+        self.slow = self.lag = 0.0
+        self.account.image = self.image
+        self._by_others = False
+        self.unanswered = 0
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         self._io("offers")
@@ -74,6 +104,57 @@ class Cloud(FakeProvider):
         super().terminate(ids)
         self._io("terminate answered")
 
+    def recipe(self, pool: Pool) -> str:
+        self._io("recipe")
+        return super().recipe(pool)
+
+    def stop(self, ids: Sequence[str]) -> None:
+        with self._told("stop"):
+            super().stop(ids)
+
+    def start(self, instance: str) -> None:
+        with self._told("start"):
+            super().start(instance)
+
+    @contextmanager
+    def _told(self, call: str) -> Iterator[None]:
+        """What came of it is counted."""
+        self._io(call)
+        if self.unanswered:
+            self.unanswered -= 1
+            self.lose_answer_next()
+        try:
+            yield
+        except TransientError as error:
+            lost = error.code == "ConnectionLost"
+            self.stage.struck[f"{call}: {'answer lost' if lost else 'fails'}"] += 1
+            raise
+        except ProviderError:
+            self.stage.struck[f"{call}: refused"] += 1
+            raise
+        self._io(f"{call} answered")
+
+    def _switch(self, instance_id: str, state: InstanceState) -> None:
+        machine = self.account.machines.get(instance_id)
+        before = None if machine is None else machine.instance.state
+        super()._switch(instance_id, state)
+        if machine is not None and machine.instance.state not in (before, InstanceState.TERMINATED):
+            runs = state is InstanceState.RUNNING
+            self.account.turn(instance_id, runs=runs)
+            self.stage.books.turned(machine.instance, runs=runs, strange=self._by_others)
+
+    def switch_on(self, instance_id: str) -> None:
+        """Somebody else starts it, by the console."""
+        machine = self.account.machines[instance_id]
+        machine.instance = replace(machine.instance, launched=self.stage.true_time())
+        self._by_others = True
+        self._switch(instance_id, InstanceState.RUNNING)
+        self._by_others = False
+
+    def renew(self, image: str) -> None:
+        """Fresh machines start from another image from now on."""
+        self.image = self.account.image = image
+
     def notices(self) -> Sequence[Notice]:
         self._io("notices")
         return super().notices()
@@ -85,6 +166,8 @@ class Cloud(FakeProvider):
             share, rng = self.lies.pop(0), self.stage.rng
             answer = tuple(i for i in answer if rng.random() >= share)
             self.stage.struck["a list that lies"] += 1
+        if self.lag:
+            answer = tuple(self._as_it_was(i) for i in answer)
         there = {i.id for i in answer}
         if self.stage.sched.current.owner == "elasticd":
             self.listed.update(there)
@@ -93,6 +176,13 @@ class Cloud(FakeProvider):
             self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
         self._io("list answered")
         return answer
+
+    def _as_it_was(self, one: Instance) -> Instance:
+        if one.id not in self.account.turns or one.state is InstanceState.TERMINATED:
+            return one
+        was = self.account.state(one.id, self.stage.sched.now - self.lag)
+        self.stage.struck["a machine listed as it was"] += was is not one.state
+        return replace(one, state=was)
 
     def _io(self, call: str) -> None:
         self.stage.note(f"{self.name} {call}")
@@ -173,8 +263,8 @@ for _name in COMMANDS:
     setattr(Slurm, _name, _asked(_name))
 
 
-def serves(machine: Instance) -> bool:
-    return machine.state is not InstanceState.TERMINATED
+def runs(machine: Instance) -> bool:
+    return machine.state is InstanceState.RUNNING
 
 
 def is_up(node: Any) -> bool:

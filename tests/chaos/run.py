@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HOUR = 3600.0
+SOON = 900.0
+"""Seconds within which a stopped machine ends that should, once nothing is wrong any more."""
 STORMY = 600.0
 """Seconds of a run in which things go wrong."""
 
@@ -58,7 +60,8 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
 
 
 def storm(stage, weather) -> None:
-    while stage.sched.now < STORMY and not stage.books.wrongs:
+    until = 1.5 * STORMY if stage.kept else STORMY
+    while stage.sched.now < until and not stage.books.wrongs:
         stage.advance(5.0)
         weather.blow()
 
@@ -70,19 +73,35 @@ def rest(stage, weather) -> None:
     weather.heal()
     healed = stage.sched.now
     stage.be_calm()
+    _settle_down(stage)
+    if stage.keeps:
+        weather.come_back()
+        _settle_down(stage)
+        stage.keep_stopped([0 for _ in stage.config.pools])
+        _settle_down(stage)
+    if not stage.books.wrongs:
+        stage.books.settle(healed)
+
+
+def _settle_down(stage) -> None:
+    """Until nothing is left to be done."""
+    from tests.chaos.books import KEPT
+
     held = stage.kind == "policies"
-    deadline = healed + 6 * HOUR
-    trouble = "it has just begun"
+    deadline = stage.sched.now + 6 * HOUR
+    trouble, since = "it has just begun", stage.sched.now
     while trouble and not stage.books.wrongs and not stage.sched.errors:
         stage.advance(60.0, step=30.0)
         for owner in ("elasticd", "ckptman"):
             stage.start(owner)
         waiting = sorted(stage.slurm.queue())
+        before = trouble
         trouble = f"jobs wait: {waiting}" if waiting else stage.books.trouble(held=held)
+        since = since if trouble == before else stage.sched.now
+        if trouble.startswith(KEPT) and stage.sched.now - since > SOON:
+            stage.books.wrong("orphan", trouble)
         if stage.sched.now > deadline:
             stage.books.wrong("no rest", trouble)
-    if not stage.books.wrongs:
-        stage.books.settle(healed)
 
 
 def _outcome(stage) -> Outcome:
@@ -92,6 +111,7 @@ def _outcome(stage) -> Outcome:
         fallen=len(books.fallen), spared=books.spared, turns=stage.sched.turns,
         seconds=int(stage.sched.now), saved=sum(c[0] == "checkpoint" for c in stage.saver.calls),
         requeues=sum(j.restarts for j in stage.slurm.queue().values()),
+        keeping=stage.kept, **books.counts,
     )  # fmt: skip
     return Outcome(
         stage.seed, stage.kind, stage.digest, tuple(books.wrongs), stage.struck, counts,
@@ -150,7 +170,14 @@ def _runs(part: range, until: float) -> Iterator[Outcome]:
 
 
 WRONGS = {
-    "doubles": ("double", "bought without an intent", "bought unread", "launch given up"),
+    "doubles": (
+        "double",
+        "bought without an intent",
+        "bought unread",
+        "launch given up",
+        "bought",
+        "started without an intent",
+    ),
     "orphans": ("orphan", "no rest"),
     "lost jobs": ("job lost", "node given up", "ended in use"),
     "limits passed": ("limit",),
@@ -161,7 +188,10 @@ WRONGS = {
 
 
 COUNTED = {
+    "keeping": "sites that keep stopped machines",
     "machines": "machines made",
+    "stopped": "times one was stopped",
+    "started": "times one was started",
     "spared": "times one was there that nobody could know of",
     "jobs": "jobs",
     "completed": "jobs completed",

@@ -6,11 +6,15 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from slurm_elastic.controller import provision
+from msgspec.structs import replace
+
+from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Usage
 from slurm_elastic.policies import cluster, reconcile_rules
 from slurm_elastic.store import files
 
@@ -92,11 +96,58 @@ def launched_again(_stage: Any) -> None:
     provision.launch = launch
 
 
+def stopped_machines_cost_nothing(_stage: Any) -> None:
+    """Their disks are paid all the same."""
+    real = Ledger.has_stopped
+
+    def has_stopped(self: Any, cloud: str, prices: Any, now: float) -> None:
+        real(self, cloud, dict.fromkeys(prices, 0.0), now)
+
+    Ledger.has_stopped = has_stopped  # type: ignore[method-assign]
+
+
+def stopped_machines_stay(_stage: Any) -> None:
+    """However many, however old, and of whatever image."""
+    cluster.unwanted = lambda *args: {}  # type: ignore[assignment]
+
+
+def more_are_stopped_than_a_pool_keeps(_stage: Any) -> None:
+    """All that are idle are, and none of them ends."""
+    stopped_machines_stay(_stage)
+    real = stopping.to_stop
+    stopping.to_stop = lambda doomed, there, *rest: real(doomed, (), *rest)
+
+
+def started_beyond_the_limits(_stage: Any) -> None:
+    """As if a stopped machine cost as much as one that runs."""
+    real = starting.next_launch
+
+    def launch(
+        request: Any, todo: Any, had: Any, offers: Any, scope: Any, *rest: Any, **more: Any
+    ) -> Any:
+        return real(request, todo, had, offers, replace(scope, usage=Usage()), *rest, **more)
+
+    starting.next_launch = launch
+
+
+def started_before_it_is_written_down(_stage: Any) -> None:
+    """The cloud is called first."""
+    real = starting._intend
+
+    def intend(site: Any, request: Any, machine: Any, *rest: Any) -> Any:
+        with contextlib.suppress(ProviderError):
+            site.providers[machine.instance.cloud].start(machine.instance.id)
+        return real(site, request, machine, *rest)
+
+    starting._intend = intend
+
+
 ALL: dict[str, Callable[[Any], None]] = {
     one.__name__: one
     for one in (
         spending_unlocked, synced_now_and_then, intents_unwritten, one_missing_answer_is_an_end,
         bought_from_an_unread_cloud, an_old_suspend_ends_a_new_machine, ended_without_an_end,
-        orphans_stay, launched_again,
+        orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
+        started_beyond_the_limits, started_before_it_is_written_down,
     )
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,6 +16,8 @@ from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, make_config
 
+DISK = 0.02
+"""$/h of a stopped machine."""
 KINDS = ("two clouds", "in turns", "policies", "one cap")
 TIMINGS = {
     "suspend_time": 120.0, "suspend_timeout": 30.0, "resume_timeout": 300.0,
@@ -26,7 +28,10 @@ TIMINGS = {
 def site_of(
     rng: random.Random, state: Path, kind: str | None = None
 ) -> tuple[str, Config, Mapping[str, str]]:
-    """Its kind, its configuration, and the cloud of each node."""
+    """Its kind, its configuration, and the cloud of each node. Half of those that are drawn have
+    pools that keep stopped machines.
+    """
+    keeps = kind is None and rng.random() < 0.5
     kind = kind or rng.choice(KINDS)
     checkpoint = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, period=10.0)
     config = make_config(state, timings=Timings(**TIMINGS), checkpoint=checkpoint)  # type: ignore[arg-type]
@@ -40,7 +45,32 @@ def site_of(
         )  # fmt: skip
     elif kind == "one cap":
         config = _one_cap(config)
+    if keeps:
+        config = _keeping(rng, config)
     return kind, config, {n: p.cloud for p in config.pools for n in expand(p.nodes)}
+
+
+def _keeping(rng: random.Random, config: Config) -> Config:
+    """Nodes are idle for a short time only, so that machines come and go often."""
+    pools = []
+    for pool in config.pools:
+        spot = pool.markets if rng.random() < 0.2 else (Market.ON_DEMAND,)
+        pools.append(
+            replace(
+                pool, markets=spot, stopped=rng.choice((1, 1, 2, 3)), stopped_price=DISK,
+                max_age=rng.choice((None, None, 5000.0, 8000.0)),
+            )
+        )  # fmt: skip
+    timings = config.timings
+    if timings.suspend_time < 900.0:
+        timings = replace(timings, suspend_time=40.0)
+    return replace(config, pools=tuple(pools), timings=timings)
+
+
+def keeping(config: Config, most: Sequence[int]) -> Config:
+    """The same where each pool keeps so many stopped machines."""
+    pools = tuple(replace(p, stopped=n) for p, n in zip(config.pools, most, strict=True))
+    return replace(config, pools=pools)
 
 
 def _one_cap(config: Config) -> Config:

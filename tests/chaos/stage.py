@@ -45,9 +45,9 @@ from slurm_elastic.spool import Spool
 from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk
-from tests.chaos.fakes import Account, Cloud, Slurm, is_up
+from tests.chaos.fakes import Account, Cloud, Slurm, is_up, runs
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
-from tests.chaos.sites import site_of
+from tests.chaos.sites import keeping, site_of
 from tests.chaos.sqlite import Sqlite
 from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
 
@@ -60,7 +60,8 @@ SHORT = 60.0
 
 class Stage:
     """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how wrong
-    the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by kind. Everything else is as in tests.controller.world.
+    the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by kind, ``kept`` whether its pools kept
+    stopped machines at first. Everything else is as in tests.controller.world.
     """
 
     def __init__(self, seed: int, *, keep: bool = False, kind: str | None = None) -> None:
@@ -78,6 +79,7 @@ class Stage:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
         self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root, kind)
+        self.kept = self.keeps
         self.lingers = self.rng.choice((0.0, 0.1, 0.5))
         self.calm = False
         self.wakes = (1.0, 9.0)
@@ -110,7 +112,10 @@ class Stage:
         for name, cloud in self.nodes.items():
             self.since[name] = 0.0
             self.slurm.set_node(name, partitions=(cloud,))
-        self.accounts = {c.name: Account(self.books.made) for c in self.config.clouds}
+        sched = self.sched
+        self.accounts = {
+            c.name: Account(self.books.made, lambda: sched.now) for c in self.config.clouds
+        }
         self.clouds = {
             c.name: Cloud(
                 self,
@@ -200,6 +205,9 @@ class Stage:
         ledger.suspending = self.books.watched(ledger.suspending)  # type: ignore[method-assign]
         ledger.intend = self.books.intended(ledger.intend)  # type: ignore[method-assign]
         ledger.failed = self.books.given_up(ledger.failed)  # type: ignore[method-assign]
+        ledger.stopping = self.books.watched(ledger.stopping)  # type: ignore[method-assign]
+        ledger.start = self.books.to_be_started(ledger.start)  # type: ignore[method-assign]
+        ledger.start_refused = self.books.refused(ledger.start_refused)  # type: ignore[method-assign]
         Daemon(site, spool, _Bell(self), lambda: None, Worker).run(Event())  # type: ignore[arg-type]
 
     def _ckptman(self) -> None:
@@ -247,6 +255,14 @@ class Stage:
             self.ledger = None
         else:
             self.service = None
+
+    def keep_stopped(self, most: Sequence[int]) -> None:
+        """Each pool keeps so many stopped machines from now on: elasticd is restarted for it."""
+        self.note(f"stopped: {most}")
+        self.config = keeping(self.config, most)
+        if self.sched.lives(DAEMON):
+            self.kill(DAEMON)
+            self.start(DAEMON)
 
     def die_at(self, owner: str, point: str) -> None:
         self._armed[owner] = point
@@ -349,7 +365,7 @@ class Stage:
         if self.slurm.trouble not in ("stopped", "hung"):
             self.slurm.step()
         by_node: dict[str, list[Instance]] = {}
-        for i in self.alive():
+        for i in self.running():
             by_node.setdefault(i.node, []).append(i)
         for name in self.nodes:
             self._live(name, by_node.get(name, []))
@@ -403,8 +419,20 @@ class Stage:
             and m.instance.state is not InstanceState.TERMINATED
         ]
 
+    def running(self) -> list[Instance]:
+        return [i for i in self.alive() if runs(i)]
+
     def machines_of(self, node: str) -> list[Instance]:
-        return [i for i in self.alive() if i.node == node]
+        """Those that run."""
+        return [i for i in self.running() if i.node == node]
+
+    def stopped(self) -> list[Instance]:
+        return [i for i in self.alive() if not runs(i)]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any of its pools keeps stopped machines."""
+        return any(pool.stopped for pool in self.config.pools)
 
     def judge_update(self, node: SlurmNode, state: str) -> None:
         self.books.judge_update(node, state)

@@ -19,6 +19,9 @@ SABOTAGED = (
     "spending_unlocked", "synced_now_and_then", "intents_unwritten",
     "one_missing_answer_is_an_end", "bought_from_an_unread_cloud",
     "an_old_suspend_ends_a_new_machine", "ended_without_an_end", "orphans_stay", "launched_again",
+    "stopped_machines_cost_nothing",
+    "stopped_machines_stay", "more_are_stopped_than_a_pool_keeps", "started_beyond_the_limits",
+    "started_before_it_is_written_down",
 )  # fmt: skip
 FOUND = "400"
 """Seeds within which each of these is found."""

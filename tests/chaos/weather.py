@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 ERRORS: tuple[type[ProviderError], ...] = (CapacityError, QuotaError, AuthError, TransientError)
+LONG, SHORT = (20.0, 90.0, 300.0), (20.0, 60.0, 120.0)
+"""Seconds that jobs need; shorter ones, so that nodes are idle more often."""
 CALLS = ("launch", "offers", "instances", "terminate", "notices")
+STOPS = ("stop", "start", "recipe")
+"""Calls about machines that are stopped instead of ended."""
 JUMPS = {"forth": (40.0, 400.0, 7200.0), "back": (-40.0, -400.0)}
 CKPT_POINTS = tuple(p for p in POINTS if p.startswith(("rescue.", "notice.")))
 
@@ -27,9 +31,10 @@ class Weather:
 
     def __init__(self, stage: Stage) -> None:
         self._stage, self._rng = stage, stage.rng
-        kinds = tuple(FAMILIES)
-        count = self._rng.randint(1, 6)
-        self.families = sorted(self._rng.sample(kinds, count))
+        self._keeps = stage.keeps
+        self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
+        if self._keeps:
+            self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(1, 3)))
         self.often = self._rng.choice((0.05, 0.12, 0.25))
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._job = 0
@@ -49,12 +54,13 @@ class Weather:
             if when <= stage.sched.now:
                 self._due.remove((when, act))
                 act()
-        if rng.random() < 0.06:
+        one, many = (0.1, 0.006) if self._keeps else (0.06, 0.02)
+        if rng.random() < one:
             self._submit(rng.choice(self._clouds))
-        if rng.random() < 0.02:
+        if rng.random() < many:
             self._burst()
         if rng.random() < self.often:
-            FAMILIES[rng.choice(self.families)](self)
+            (FAMILIES | STOPPED)[rng.choice(self.families)](self)
         for owner in (DAEMON, CKPTMAN):
             if not stage.sched.lives(owner) and owner not in self._coming:
                 self._coming.add(owner)
@@ -76,9 +82,20 @@ class Weather:
         among = tuple(n for n, of in stage.nodes.items() if of == cloud)
         self._job += 1
         stage.submit(
-            self._job, among, rng.choice((1, 1, 2)), rng.choice((20.0, 90.0, 300.0)),
+            self._job, among, rng.choice((1, 1, 2)), rng.choice(SHORT if self._keeps else LONG),
             requeue=rng.random() < 0.8,
         )  # fmt: skip
+
+    def come_back(self) -> None:
+        """Whoever had a machine that is stopped by now wants it again; any of its cloud's where
+        policies choose, which cannot see that a job waits for a certain one.
+        """
+        stage = self._stage
+        for one in stage.stopped():
+            self._job += 1
+            all_of = tuple(n for n, of in stage.nodes.items() if of == one.cloud)
+            among = all_of if stage.kind == "policies" else (one.node,)
+            stage.submit(self._job, among, 1, 60.0, requeue=True)
 
     def _burst(self) -> None:
         """Users of all clouds come at once."""
@@ -97,7 +114,8 @@ class Weather:
         return self._stage.clouds[self._rng.choice(sorted(self._stage.clouds))]
 
     def errors(self) -> None:
-        error, call = self._rng.choice(ERRORS), self._rng.choice(CALLS)
+        calls = CALLS + STOPS if self._keeps else CALLS
+        error, call = self._rng.choice(ERRORS), self._rng.choice(calls)
         self._cloud().fail_next(error, self._rng.choice((1, 3, 12)), call)
         self._struck(f"cloud: {error.__name__}")
 
@@ -183,7 +201,8 @@ class Weather:
                 if owner == CKPTMAN
                 else tuple(p for p in POINTS if p not in CKPT_POINTS)
             )
-            stage.die_at(owner, rng.choice(ours))
+            often = [p for p in ours if p.startswith(("stop.", "start."))]
+            stage.die_at(owner, rng.choice((*ours, *(often * 3 if self._keeps else ()))))
             return
         if stage.sched.lives(owner):
             stage.kill(owner)
@@ -208,7 +227,7 @@ class Weather:
     def registrations(self) -> None:
         stage = self._stage
         booting = [
-            i.id for i in stage.alive() if phase(stage.slurm.node(i.node)) is Phase.POWERING_UP
+            i.id for i in stage.running() if phase(stage.slurm.node(i.node)) is Phase.POWERING_UP
         ]
         if booting:
             stage.unlucky.add(self._rng.choice(booting))
@@ -223,7 +242,7 @@ class Weather:
 
     def reclaims(self) -> None:
         stage = self._stage
-        alive = stage.alive()
+        alive = stage.running()
         if not alive:
             return
         victim = self._rng.choice(alive)
@@ -255,6 +274,48 @@ class Weather:
             stage.program(kind, nodes, jobs)
             self._struck("request twice")
 
+    # those of stopped machines
+
+    def settings(self) -> None:
+        stage = self._stage
+        stage.keep_stopped([self._rng.choice((0, 1, 2)) for _ in stage.config.pools])
+        self._struck("settings: as many are kept stopped")
+
+    def images(self) -> None:
+        cloud = self._cloud()
+        cloud.renew(f"image-{self._rng.choice((1, 2))}")
+        self._struck("settings: another image")
+
+    def losses(self) -> None:
+        if stopped := self._stage.stopped():
+            victim = self._rng.choice(stopped)
+            self._stage.clouds[victim.cloud].take(victim.id)
+            self._struck("stopped machine: is lost")
+
+    def strangers(self) -> None:
+        if stopped := self._stage.stopped():
+            one = self._rng.choice(stopped)
+            self._stage.clouds[one.cloud].switch_on(one.id)
+            self._struck("stopped machine: started by somebody")
+
+    def lags(self) -> None:
+        cloud = self._cloud()
+        cloud.lag = self._rng.choice((10.0, 40.0, 90.0))
+        self._later(self._rng.choice((60.0, 300.0)), lambda: setattr(cloud, "lag", 0.0))
+        self._struck("cloud: lists that lag")
+
+    def refusals(self) -> None:
+        """Of stops and starts alone; or their answers are lost."""
+        if self._rng.random() < 0.5:
+            cloud = self._cloud()
+            cloud.unanswered += self._rng.choice((1, 2, 30))
+            self._later(self._rng.choice((90.0, 200.0)), lambda: setattr(cloud, "unanswered", 0))
+            self._struck("cloud: answers of stops and starts lost")
+            return
+        error, call = self._rng.choice(ERRORS), self._rng.choice(STOPS)
+        self._cloud().fail_next(error, self._rng.choice((1, 2, 12)), call)
+        self._struck(f"cloud: {error.__name__} of {call}")
+
     def heal(self) -> None:
         """Nothing is wrong any more."""
         stage = self._stage
@@ -268,7 +329,8 @@ class Weather:
             cloud.heal()
             cloud.limit("*", None)
             cloud.lies.clear()
-            cloud.slow = cloud.visible_after = 0.0
+            cloud.slow = cloud.visible_after = cloud.lag = 0.0
+            cloud.unanswered = 0
         stage.unlucky.clear()
         for owner in (DAEMON, CKPTMAN):
             stage.start(owner)
@@ -293,3 +355,12 @@ FAMILIES: dict[str, Callable[[Weather], None]] = {
     "reclaims": Weather.reclaims,
     "requests": Weather.requests,
 }
+STOPPED: dict[str, Callable[[Weather], None]] = {
+    "settings": Weather.settings,
+    "images": Weather.images,
+    "losses of stopped machines": Weather.losses,
+    "strangers": Weather.strangers,
+    "lists that lag": Weather.lags,
+    "refused stops and starts": Weather.refusals,
+}
+"""Those of sites that keep stopped machines, beside the others."""
