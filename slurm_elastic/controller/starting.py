@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -69,8 +70,8 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
         return False
     one, jobs = begun.instance, [f"job:{job}" for job in begun.jobs]
     reach("start.after-intent")
-    why = _call(site, one)
-    if why is None:
+    answer = _call(site, one)
+    if answer.why is None:
         reach("start.after-call")
         what = f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, ${one.price:.4f}/h"
         log.info("started request=%s node=%s id=%s", request.id, one.node, one.id)
@@ -78,9 +79,9 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
         if site.config.cloud(one.cloud).node_address == "provider" and one.address:
             assign_addresses(site, {one.node: one.address})
         reach("start.after-result")
-    elif why:
-        site.record(request.id, "start-refused", (one.node, *jobs), f"{one.id}: {why}")
-        _give_up(site, begun, machine.instance.price, why, request.id)
+    elif answer.why:
+        site.record(request.id, "start-refused", (one.node, *jobs), f"{one.id}: {answer.why}")
+        _give_up(site, begun, machine.instance.price, answer, request.id)
         return False
     return True
 
@@ -119,14 +120,22 @@ def _intend(
         return site.ledger.start(row, machine, now)
 
 
-def _call(site: Site, one: Instance, *, again: bool = False) -> str | None:
-    """None where it starts; why it does not; "" where that is not known. Where an earlier call may
-    have taken effect (``again``: one of an earlier round), only a cloud that has no room, or has no
-    such machine, tells that it does not run.
+class _Answer(NamedTuple):
+    """``why`` a machine does not run: None where it does, "" where that is not known. ``ran``:
+    whether it may have run before it was gone.
+    """
+
+    why: str | None
+    ran: bool = False
+
+
+def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
+    """Start it. Where an earlier call may have taken effect (``again``: one of an earlier round),
+    only a cloud that has no room, or has no such machine, tells that it does not run.
     """
     provider = site.providers[one.cloud]
     if not isinstance(provider, Stops):
-        return "its cloud starts no stopped machines"
+        return _Answer("its cloud starts no stopped machines")
     in_doubt = again
 
     def start() -> None:
@@ -139,22 +148,26 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> str | None:
 
     try:
         start() if again else with_retries(site, start)
-    except (CapacityError, QuotaError, InstanceNotFound) as error:
-        return str(error)
+    except (CapacityError, QuotaError) as error:
+        return _Answer(str(error))
+    except InstanceNotFound as error:
+        return _Answer(str(error), ran=in_doubt)
     except ProviderError as error:
         if not in_doubt:
-            return str(error)
+            return _Answer(str(error))
         log.warning("start in doubt node=%s id=%s error=%s", one.node, one.id, error)
-        return ""
+        return _Answer("")
     except Exception:
         log.exception("start failed in an unknown way node=%s id=%s", one.node, one.id)
-        return ""
-    return None
+        return _Answer("")
+    return _Answer(None)
 
 
-def _give_up(site: Site, machine: Machine, price: float, why: str, correlation: str) -> None:
-    one, reason = machine.instance, f"it could not be started: {why}"
-    log.warning("start refused node=%s id=%s error=%s", one.node, one.id, why)
+def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correlation: str) -> None:
+    """It ends. It cost its disk alone ($/h), unless it may have run meanwhile."""
+    one, reason = machine.instance, f"it could not be started: {answer.why}"
+    log.warning("start refused node=%s id=%s error=%s", one.node, one.id, answer.why)
+    price = one.price if answer.ran else disk
     site.ledger.start_refused(one.cloud, one.id, price, reason, site.now())
     terminate(site, one.cloud, [machine], reason, correlation)
 
@@ -171,12 +184,14 @@ def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> N
         one = machine.instance
         if one.cloud != cloud or one.id not in wanted or machine.suspending is not None:
             continue
-        why = _call(site, one, again=True)
-        said = wanted[one.id] if why is None else f"{wanted[one.id]}: {why or 'in doubt'}"
-        site.record("reconcile", "started" if why is None else "start-refused", (one.node,), said)
-        if why:
+        answer = _call(site, one, again=True)
+        kind, said = "started", wanted[one.id]
+        if answer.why is not None:
+            kind, said = "start-refused", f"{said}: {answer.why or 'in doubt'}"
+        site.record("reconcile", kind, (one.node,), said)
+        if answer.why:
             disk = site.pool_of[one.node].stopped_price if one.node in site.pool_of else 0.0
-            _give_up(site, machine, disk, why, "reconcile")
+            _give_up(site, machine, disk, answer, "reconcile")
 
 
 def runs_again(site: Site, some: Sequence[actions.RunsAgain], seen: Sequence[Instance]) -> None:

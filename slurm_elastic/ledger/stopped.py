@@ -113,7 +113,7 @@ class StoppedMachines(Machines):
             )  # fmt: skip
 
     def start_refused(self, cloud: str, id_: str, price: float, why: str, now: float) -> None:
-        """It was never started: it costs what it did, and is to be ended."""
+        """It does not run and is to be ended; what it has cost since the intent ($/h)."""
         with self._transaction("machines") as db:
             db.execute(
                 "update machines set price = ?, worst_price = ?, suspending = ?, why = ? "

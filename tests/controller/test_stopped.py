@@ -186,6 +186,33 @@ def test_a_refusal_after_a_lost_answer_ends_no_machine_that_may_run(world: World
     assert "start-refused" not in world.kinds("pub1")
 
 
+def test_one_that_ran_and_died_before_its_start_is_answered_is_paid_as_one_that_ran(
+    world: World,
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    cloud = world.clouds["pub"]
+    real = cloud.start
+
+    def start(instance: str) -> None:
+        cloud.start = real  # type: ignore[method-assign]
+        try:
+            real(instance)
+        finally:
+            del cloud.account.machines[instance]
+
+    cloud.start = start  # type: ignore[method-assign]
+    cloud.lose_answer_next(1)
+    world.slurm.submit(2, ("pub1",))
+    world.advance(100)
+    assert [one.node for one in world.alive()] == ["pub1"]
+    assert phase(world.slurm.node("pub1")) is Phase.UP
+    rows = world.ledger.machines(ended_since=0, stopped=True)
+    last = [m for m in rows if m.instance.id == old]
+    assert [m.instance.price for m in last] == [world.alive()[0].price]
+
+
 def test_a_start_in_doubt_is_repeated_until_the_machine_runs(world: World) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")
