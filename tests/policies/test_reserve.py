@@ -147,11 +147,16 @@ def test_greedy_with_all_known_may_be_dearer_than_the_best() -> None:
     assert by_rank(usage, SHORT, 1.0)[1] <= cost(usage, offline(usage, SHORT, 1.0))
 
 
+def test_what_saves_nothing_is_not_bought() -> None:
+    same = (ReservedClass(name="same", term=WEEK, upfront=0, price=1.0),)
+    assert by_rank(used(1, 0.5), same, 1.0) == ((), 1.5 * WEEK)
+
+
 # in whatever money
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 6), min_size=6, max_size=14), st.sampled_from([0.25, 4.0, 128.0]))
+@given(st.lists(st.integers(0, 6), min_size=6, max_size=14), st.sampled_from([2**-20, 0.25, 128.0]))
 def test_all_prices_in_another_currency_change_the_amounts_and_no_purchase(
     levels: list[int], rate: float
 ) -> None:
