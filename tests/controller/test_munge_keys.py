@@ -32,8 +32,9 @@ from slurm_elastic.controller.munge_keys import (
     printed_keys,
 )
 from slurm_elastic.errors import ConfigError, TransientError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Location, Market
+from slurm_elastic.ledger import Launch, Ledger
+from slurm_elastic.model import Instance, InstanceState, Location, Market, Offer
+from slurm_elastic.model_ledger import INTENT
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -113,6 +114,19 @@ class Bed:
             state=InstanceState.RUNNING, launched=self.now, address="127.0.0.1",
         )  # fmt: skip
         self.ledger.adopt(one, "pub", self.now)
+
+    def start(self, ident: str) -> None:
+        """A stopped machine, for its node."""
+        (machine,) = (m for m in self.ledger.stopped() if m.instance.id == ident)
+        row = Launch(
+            generation=new_generation(self.now), request="r-1", pool=machine.pool, cloud="aws",
+            nodes=(machine.instance.node,), jobs=(), state=INTENT, created=self.now,
+            offer=Offer(
+                cloud="aws", instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
+                cpus=2, memory=4096, location=Location.PUBLIC,
+            ),
+        )  # fmt: skip
+        assert self.ledger.start(row, machine, self.now)
 
     def until(self, condition: Callable[[], object]) -> None:
         assert self.keys is not None
@@ -366,6 +380,21 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
     bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
     pushes.tick(104.0)
     assert pushes.keys._again.keys() == pushes.keys._complaints.keys() == {"i-2"}
+
+
+def test_a_stopped_machine_that_starts_gets_its_key_anew(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells it that the key is there goes with its power (KEY_MARK is below /run)."""
+    pushes = Pushes(bed, monkeypatch)
+    bed.machine()
+    assert [pushes.tick(clock) for clock in (100.0, 102.0)] == [1, 1]
+    bed.ledger.stopping("aws", ["i-1"], "idle", bed.now)
+    bed.ledger.has_stopped("aws", {"i-1": 0.0}, bed.now)
+    pushes.tick(104.0)
+    assert set(pushes.keys._known.machines) == {"i-1"}
+    bed.start("i-1")
+    assert pushes.tick(106.0) == 2
 
 
 def test_that_a_node_has_registered_after_all_is_told_once(

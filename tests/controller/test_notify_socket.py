@@ -66,7 +66,13 @@ def test_a_ring_of_another_thread_ends_the_wait_once(wake: WakeSocket) -> None:
     wake.ring()
     wake.ring()
     assert wake.wait(patience(60)) == []
-    assert wake.wait(0.05) == []
+    waited = threading.Event()
+    waiter = threading.Thread(target=lambda: (wake.wait(LONG), waited.set()))
+    waiter.start()
+    assert not waited.wait(0.2), "rings end one wait"
+    wake.ring()
+    waiter.join(patience(30))
+    assert waited.is_set()
 
 
 def test_without_a_socket_the_time_passes_and_a_ring_ends_it_all_the_same() -> None:

@@ -140,6 +140,20 @@ def test_spot_machines_end(open_world: Callable[..., World]) -> None:
     assert world.alive() == []
 
 
+@pytest.mark.parametrize(
+    ("states", "kept"), [({"IDLE"}, 1), ({"IDLE", "DRAIN"}, 0), ({"DOWN"}, 0), (None, 0)]
+)
+def test_what_was_taken_out_of_service_is_not_kept(
+    world: World, states: set[str] | None, kept: int
+) -> None:
+    run(world, 1, "pub1")
+    node = world.slurm.node("pub1")
+    view = {"pub1": replace(node, states=frozenset({"CLOUD", "POWERING_DOWN", *(states or ())}))}
+    machines = world.ledger.machines()
+    found = stopping.choose(world.site, "pub", machines, view if states else {})
+    assert found == list(machines[:kept])
+
+
 def test_a_refused_start_gives_the_node_a_fresh_machine(world: World) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")

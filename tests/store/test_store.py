@@ -388,17 +388,30 @@ def test_a_file_is_read_where_nothing_may_be_written_beside_it(anyones: Path) ->
     assert read_as_nobody(path) == "OperationalError"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be nobody")
+@pytest.mark.parametrize(("there", "error"), [(2, "ConfigError"), (0, "SlurmElasticError")])
+def test_a_file_of_another_release_is_not_read_there_either(
+    anyones: Path, there: int, error: str
+) -> None:
+    path = anyones / "notes.db"
+    migrations = (*NOTES.migrations, ("create table more (x)",))[:there]
+    open_writer(path, Schema("notes", "the test", migrations)).close()
+    path.chmod(0o644)
+    assert read_as_nobody(path) == error
+
+
 def read_as_nobody(path: Path) -> str:
     """By a process that may write nothing there."""
     code = (
         "import os, sqlite3, sys; from pathlib import Path\n"
+        "from slurm_elastic.errors import SlurmElasticError\n"
         "from slurm_elastic.store.files import Schema, open_reader\n"
         f"schema = Schema('notes', 'the test', {NOTES.migrations!r})\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "try:\n"
         "    print(*(row[0] for row in open_reader(Path(sys.argv[1]), schema).execute("
         "'select text from notes')))\n"
-        "except sqlite3.Error as error:\n"
+        "except (sqlite3.Error, SlurmElasticError) as error:\n"
         "    print(type(error).__name__)\n"
     )
     done = subprocess.run(
