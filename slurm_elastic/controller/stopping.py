@@ -40,7 +40,7 @@ def recipe(site: Site, pool: Pool) -> str:
         return ""
     try:
         return f"{provider.recipe(pool)}{_secret(site)}"
-    except ProviderError as error:
+    except (ProviderError, OSError) as error:
         log.info("recipe not known pool=%s error=%s", pool.name, error)
     except Exception:
         log.exception("recipe not known pool=%s", pool.name)
@@ -48,14 +48,13 @@ def recipe(site: Site, pool: Pool) -> str:
 
 
 def _secret(site: Site) -> str:
-    """Which of Slurm's secrets machines have got: after another one, those of before know none."""
+    """Which of Slurm's secrets machines have got: after another one, those of before know none.
+    OSError where that cannot be told.
+    """
     ssh = site.config.join.ssh
     if ssh is None:
         return ""
-    try:
-        found = os.stat(ssh.secret)
-    except OSError:
-        return "-unknown"
+    found = os.stat(ssh.secret)
     return f"-{found.st_ino:x}-{found.st_mtime_ns:x}"
 
 

@@ -19,6 +19,7 @@ from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.ledger.schema import LEDGER_TABLES
+from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Aside
 from slurm_elastic.store.refuge import COPY, LOOK, Refuge
 from tests.controller.world import Killed, World
@@ -107,6 +108,25 @@ def test_with_a_full_disk_a_suspended_node_loses_its_machine_and_nothing_is_boug
     assert {why for end, why in ended.values() if end is not None} == {"suspended by Slurm"}
     world.advance(600)
     assert "RUNNING" in world.slurm.queue()[3].states, "it was bought once that could be kept"
+
+
+def test_with_a_full_disk_no_machine_is_stopped_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the ledger next would not know of it."""
+    world = EnduringWorld(tmp_path)
+    burst = replace(world.config.pools[1], stopped=1, markets=(Market.ON_DEMAND,))
+    world.config = replace(world.config, pools=(world.config.pools[0], burst))
+    world.restart()
+    run_one(world, 1, "pub1")
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    world.slurm.finish(1)
+    world.advance(400)
+    assert world.ledger.end_only
+    assert world.alive() == []
+    assert "stop" not in {call.name for call in world.clouds["pub"].calls}
+    world.close()
 
 
 def test_a_lost_suspend_request_ends_its_machine_after_the_grace(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +15,23 @@ from msgspec.structs import replace
 
 from slurm_elastic.books import By, charges, read_books, report
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import starting, stopping
 from slurm_elastic.directive import Departure, Directive
 from slurm_elastic.door import metrics
 from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import AuthError, CapacityError, TransientError
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    InstanceNotFound,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model import InstanceState, Market
+from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer
+from slurm_elastic.model_ledger import generation_order
+from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
+from slurm_elastic.policies.next_launch import Gang
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.view import status_view
 from tests.controller.world import ONP, PUB, Killed, World
@@ -76,7 +89,10 @@ def states(world: World) -> dict[str, str]:
     return {i.id: str(i.state) for i in world.alive()}
 
 
-def test_an_idle_machine_is_stopped_and_started_for_the_next_job(world: World) -> None:
+def test_an_idle_machine_is_stopped_and_started_for_the_next_job(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     run(world, 1, "pub1")
     (machine,) = world.machines_of("pub1")
     idle(world)
@@ -93,6 +109,10 @@ def test_an_idle_machine_is_stopped_and_started_for_the_next_job(world: World) -
     assert [k for k in world.kinds("pub1") if k in ("stopped", "started", "launched")] == [
         "launched", "stopped", "started",
     ]  # fmt: skip
+    assert f"nodes=pub1 reason={stopping.WHY}" in caplog.text
+    assert f"node=pub1 id={machine}" in caplog.text
+    (told,) = (d for d in world.ledger.decisions("job:20") if d.kind == "started")
+    assert told.reason == f"{machine}, which was stopped: small in zone-1, $0.1000/h"
 
 
 def test_without_the_setting_it_ends(open_world: Callable[..., World]) -> None:
@@ -100,6 +120,7 @@ def test_without_the_setting_it_ends(open_world: Callable[..., World]) -> None:
     run(world, 1, "pub1")
     idle(world)
     assert world.alive() == []
+    assert not {"stop", "recipe"} & {call.name for call in world.clouds["pub"].calls}
 
 
 def test_what_a_stopped_machine_costs_is_its_disk(world: World) -> None:
@@ -167,6 +188,189 @@ def test_a_refused_start_gives_the_node_a_fresh_machine(world: World) -> None:
     rows = world.ledger.machines(ended_since=0, stopped=True)
     never = [m for m in rows if m.instance.id == old]
     assert [m.instance.price for m in never] == [DISK]
+
+
+@pytest.mark.parametrize("error", [QuotaError, InstanceNotFound, AuthError])
+def test_whatever_the_cloud_refuses_it_for_the_node_gets_a_fresh_machine(
+    world: World, caplog: pytest.LogCaptureFixture, error: Any
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    world.clouds["pub"].fail_next(error, call="start")
+    run(world, 2, "pub1")
+    (new,) = world.machines_of("pub1")
+    assert new != old
+    assert f"start refused node=pub1 id={old} error=" in caplog.text
+    rows = world.ledger.machines(ended_since=0, stopped=True)
+    never = [m for m in rows if m.instance.id == old]
+    assert [(m.instance.price, m.worst_price) for m in never] == [(DISK, DISK)], "it never ran"
+
+
+def offered(world: World) -> tuple[Offer, ...]:
+    return tuple(world.clouds["pub"].offers(world.site.pools["burst"]))
+
+
+def start(world: World, *nodes: str, caps: starting.Caps = (), **changes: Any) -> set[str]:
+    """The nodes that need no other machine."""
+    pool = world.site.pools["burst"]
+    request = NodeRequest(id="r-1", pool=pool, nodes=nodes, jobs=(7,))
+    given = {"todo": [Gang(nodes=nodes)], "offers": offered(world)} | changes
+    return starting.start_stopped(world.site, request, caps=caps, **given)
+
+
+def test_only_what_is_offered_for_the_nodes_that_are_asked_for_is_started(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    assert start(world, "pub2") == set()
+    assert start(world, "pub1", offers=()) == set()
+    assert len(stopped(world)) == 1
+    assert start(world, "pub1") == {"pub1"}
+    assert stopped(world) == {}
+
+
+def test_no_more_start_than_may_boot_the_cheapest_first(open_world: Callable[..., World]) -> None:
+    world = open_world(stopped=3)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    assert sorted(stopped(world).values()) == ["pub1", "pub2"]
+    assert start(world, "pub1", "pub2", caps=(("pool:burst", 1),)) == {"pub1"}
+    assert list(stopped(world).values()) == ["pub2"]
+    (row,) = world.ledger.machines()
+    assert world.ledger.launch(row.instance.generation) is not None
+
+
+def test_a_start_comes_after_the_requests_that_wait_though_the_clock_is_set_back(
+    world: World,
+) -> None:
+    """One to end the node's machine, from before, must not end it."""
+    run(world, 1, "pub1")
+    idle(world)
+    later = world.now + 1000
+    world.program("suspend", ["pub1"], {}, received=later)
+    start(world, "pub1")
+    (row,) = world.ledger.machines()
+    assert generation_order(row.instance.generation) > later
+
+
+def test_where_the_cloud_tells_the_address_it_is_slurms_before_the_node_is_up(
+    open_world: Callable[..., World],
+) -> None:
+    world = open_world()
+    clouds = tuple(replace(c, node_address="provider") for c in world.config.clouds)
+    world.config = replace(world.config, clouds=clouds)
+    world.restart()
+    run(world, 1, "pub1")
+    (one,) = world.alive()
+    idle(world)
+    start(world, "pub1")
+    assert world.slurm.node("pub1").address == one.address
+
+
+def test_a_start_that_fails_in_an_unknown_way_is_in_doubt(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    idle(world)
+    world.clouds["pub"].fail_next(RuntimeError, call="start")  # type: ignore[arg-type]
+    run(world, 2, "pub1")
+    assert f"start failed in an unknown way node=pub1 id={old}" in caplog.text
+    assert states(world) == {old: "running"}
+    assert [d.reason for d in world.ledger.decisions("pub1") if d.kind == "started"][-1] == (
+        "it was to be started and is still stopped"
+    )
+
+
+def test_of_a_cloud_that_starts_no_machines_none_is_started(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    (machine,) = world.ledger.stopped()
+    site = dataclasses.replace(world.site, providers={"pub": object()})  # type: ignore[dict-item]
+    answer = starting._call(site, machine.instance)
+    assert answer.why == "its cloud starts no stopped machines"
+
+
+def begun(world: World) -> str:
+    """A machine whose start was decided, and the call was lost; its id."""
+    run(world, 1, "pub1")
+    idle(world)
+    world.clouds["pub"].fail_next(RuntimeError, call="start")  # type: ignore[arg-type]
+    assert start(world, "pub1") == {"pub1"}
+    (row,) = world.ledger.machines()
+    return row.instance.id
+
+
+def again(world: World, machine: str, cloud: str = "pub", **site: Any) -> None:
+    todo = [StartAgain(machine=machine, reason="still stopped")]
+    starting.start_again(dataclasses.replace(world.site, **site), cloud, todo)
+
+
+@pytest.mark.parametrize(("pool", "price"), [(True, DISK), (False, 0.0)])
+def test_what_cannot_be_started_then_either_ends_and_was_paid_as_stopped(
+    world: World, *, pool: bool, price: float
+) -> None:
+    """For nothing, where no pool has its node any more."""
+    old = begun(world)
+    world.clouds["pub"].fail_next(CapacityError, call="start")
+    again(world, old, **({} if pool else {"pool_of": {}}))
+    assert world.alive() == []
+    told = [d for d in world.ledger.decisions("pub1") if d.kind == "start-refused"][-1]
+    assert told.reason.startswith("still stopped: ")
+    assert "as it was asked to" in told.reason
+    rows = world.ledger.machines(ended_since=0, stopped=True)
+    assert [m.instance.price for m in rows if m.instance.id == old] == [price]
+
+
+def test_what_is_in_doubt_once_more_is_told_and_stays(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = begun(world)
+    world.clouds["pub"].fail_next(AuthError, call="start")
+    again(world, old)
+    assert states(world) == {old: "stopped"}
+    told = [d for d in world.ledger.decisions("pub1") if d.kind == "start-refused"][-1]
+    assert told.reason == "still stopped: in doubt"
+    assert f"start in doubt node=pub1 id={old} error=" in caplog.text
+
+
+def test_only_the_machine_that_is_meant_is_started_again(world: World) -> None:
+    old = begun(world)
+    again(world, "another")
+    again(world, old, cloud="onp")
+    world.ledger.suspending("pub", [old], "idle", world.now)
+    again(world, old)
+    assert states(world) == {old: "stopped"}
+
+
+def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    (old,) = stopped(world)
+    world.clouds["pub"].start(old)
+    for machine in ("another", old):
+        todo = [RunsAgain(machine=machine, reason="somebody has started it")]
+        starting.runs_again(world.site, todo, world.clouds["pub"].instances())
+        assert (stopped(world) == {}) is (machine == old)
+    (row,) = world.ledger.machines()
+    assert (row.instance.price, row.registered) == (0.10, world.now)
+    told = [d for d in world.ledger.decisions("pub1") if d.kind == "runs-again"]
+    assert [d.reason for d in told] == ["somebody has started it"]
+
+
+def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., World]) -> None:
+    world = open_world(stopped=3)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    todo = [EndStopped(machine=i, reason=f"no {node}") for i, node in stopped(world).items()]
+    starting.end_stopped(world.site, "onp", todo, "r-1")
+    assert len(stopped(world)) == 2, "another cloud's"
+    todo.append(EndStopped(machine="another", reason="no pub1"))
+    starting.end_stopped(world.site, "pub", todo, "r-1")
+    assert (world.alive(), stopped(world)) == ([], {})
+    for node in ("pub1", "pub2"):
+        (told,) = (d for d in world.ledger.decisions(node) if d.kind == "terminated")
+        assert told.reason == f"no {node}"
 
 
 def test_a_start_whose_answer_is_lost_is_no_second_machine(world: World) -> None:
@@ -241,23 +445,57 @@ def test_a_start_in_doubt_is_repeated_until_the_machine_runs(world: World) -> No
     assert phase(world.slurm.node("pub1")) is Phase.UP
 
 
-def test_a_stop_that_fails_for_a_moment_is_repeated(world: World) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(TransientError, "stop fails"), (RuntimeError, "stop fails in an unknown")]
+)
+def test_a_stop_that_fails_for_a_moment_is_repeated(
+    world: World, caplog: pytest.LogCaptureFixture, error: Any, told: str
+) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")
-    world.clouds["pub"].fail_next(TransientError, call="stop")
+    world.clouds["pub"].fail_next(error, call="stop")
     idle(world)
     assert stopped(world) == {old: "pub1"}
     assert states(world) == {old: "stopped"}
+    assert told in caplog.text
+    assert "nodes=pub1" in caplog.text
 
 
 @pytest.mark.parametrize("error", [AuthError, CapacityError])
-def test_what_cannot_be_stopped_ends(world: World, error: type[AuthError]) -> None:
+def test_what_cannot_be_stopped_ends(
+    world: World, caplog: pytest.LogCaptureFixture, error: type[AuthError]
+) -> None:
     run(world, 1, "pub1")
     world.clouds["pub"].fail_next(error, call="stop")
     idle(world)
     assert world.alive() == []
     assert stopped(world) == {}
     assert world.kinds("pub1")[-2:] == ["stop-refused", "terminated"]
+    assert "not stopped nodes=pub1 error=" in caplog.text
+
+
+def test_a_cloud_that_stops_no_machines_is_told_and_they_are_left_to_end(world: World) -> None:
+    run(world, 1, "pub1")
+    machines = world.ledger.machines()
+    site = dataclasses.replace(world.site, providers={"pub": object()})  # type: ignore[dict-item]
+    assert stopping.stop(site, "pub", [], "r-1") == []
+    assert stopping.stop(site, "pub", machines, "r-1") == list(machines)
+    (row,) = world.ledger.machines()
+    assert (row.stopping, row.suspending) == (None, world.now)
+    (told,) = (d for d in world.ledger.decisions("pub1") if d.kind == "stop-refused")
+    assert told.reason.startswith("it cannot be stopped: ")
+    assert told.reason.endswith("its machines cannot be stopped")
+
+
+def test_one_of_no_pool_any_more_stops_at_no_price(world: World) -> None:
+    """The pool left the configuration between the call and its answer."""
+    run(world, 1, "pub1")
+    (machine,) = world.ledger.machines()
+    world.ledger.stopping("pub", [machine.instance.id], stopping.WHY, world.now)
+    site = dataclasses.replace(world.site, pools={})
+    stopping.has_stopped(site, "pub", [machine], "r-1")
+    (row,) = world.ledger.stopped()
+    assert row.instance.price == 0.0
 
 
 def test_a_stopped_machine_ends_at_its_maximum_age(open_world: Callable[..., World]) -> None:
@@ -310,6 +548,55 @@ def test_a_changed_configuration_ends_what_it_does_not_keep(
     world.restart()
     world.advance(200)
     assert world.alive() == []
+
+
+def test_one_of_a_pool_that_is_no_more_ends(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    world.config = replace(world.config, pools=world.config.pools[:1])
+    world.restart()
+    world.advance(200)
+    assert world.alive() == []
+
+
+def test_with_another_secret_a_fresh_machine_is_another(world: World, tmp_path: Path) -> None:
+    """One of before would boot with a secret that nobody takes any more."""
+    secret, draft = tmp_path / "munge.key", tmp_path / "draft"
+    ssh = Ssh(key="", munge_key=str(secret))
+    config = replace(world.config, join=Join(head="h", ssh=ssh))
+    site = dataclasses.replace(world.site, config=config)
+
+    def recipe() -> str:
+        return stopping.recipe(site, site.pools["burst"])
+
+    secret.write_bytes(b"one")
+    first = recipe()
+    assert first == recipe() != stopping.recipe(world.site, site.pools["burst"]) != ""
+    draft.write_bytes(b"two")
+    os.utime(draft, ns=(0, secret.stat().st_mtime_ns))
+    draft.replace(secret)
+    second = recipe()
+    os.utime(secret, ns=(0, 1))
+    third = recipe()
+    assert len({first, second, third}) == 3
+    secret.unlink()
+    assert recipe() == "", "nothing is known, and nothing ends for it"
+
+
+def test_what_is_wrong_with_a_recipe_is_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pool, cloud = world.site.pools["burst"], world.clouds["pub"]
+    cloud.fail_next(AuthError, call="recipe")
+    assert stopping.recipe(world.site, pool) == ""
+    assert "recipe not known pool=burst error=" in caplog.text
+    caplog.clear()
+    cloud.fail_next(RuntimeError, call="recipe")  # type: ignore[arg-type]
+    assert stopping.recipe(world.site, pool) == ""
+    assert "recipe not known pool=burst" in caplog.text
+    site = dataclasses.replace(world.site, providers={})
+    assert stopping.recipe(site, pool) == ""
 
 
 def test_an_operators_replacement_ends_what_is_stopped(world: World) -> None:
