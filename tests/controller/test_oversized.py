@@ -139,7 +139,7 @@ def test_one_that_waits_for_its_requeue_may_start_elsewhere_at_once(
     keep_out(site)
     moved = small.slurm.queue()[1]
     assert moved.partitions == ("static",)
-    assert (moved.begin < begin) is bool(restarts)
+    assert moved.begin == (0.0 if restarts else begin), "at once, or when its user said"
 
 
 def test_who_never_fits_or_is_not_moved_is_in_the_log(
@@ -177,6 +177,28 @@ def test_a_job_is_too_large_from_one_node_more_than_could_ever_be_had(
         told, True
     )
     assert found.keys() == told.keys()
+    world.close()
+
+
+def test_for_a_job_of_one_node_no_cloud_is_asked(small: World) -> None:
+    before = len(small.clouds["pub"].calls)
+    assert too_large(small.site, "pub", {1: MANY[:1]}, {1: MANY[:1]}) == {}
+    assert len(small.clouds["pub"].calls) == before
+
+
+def test_a_job_with_some_nodes_of_a_pool_that_serves_jobs_in_part_is_never_too_large(
+    tmp_path: Path,
+) -> None:
+    fields: dict[str, Any] = {"cloud": "pub", "cpus": 2, "memory": 4096, "max_nodes": 1}
+    pools = (
+        PoolSettings(name="whole", nodes="w[1-4]", **fields),
+        PoolSettings(name="part", nodes="p[1-4]", partial_jobs=True, **fields),
+    )
+    cloud = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE)
+    world = World(tmp_path, clouds=(cloud,), pools=pools, limits=Limits())
+    mute(world)
+    for nodes, told in (("w1", "w2", "w3"), {1}), (("w1", "w2", "p1"), set()):
+        assert too_large(world.site, "pub", {1: nodes}, {1: nodes}).keys() == told
     world.close()
 
 

@@ -28,6 +28,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Condition, Ledger
 from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer
 from slurm_elastic.model_ledger import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
@@ -306,13 +307,14 @@ def again(world: World, machine: str, cloud: str = "pub", **site: Any) -> None:
     starting.start_again(dataclasses.replace(world.site, **site), cloud, todo)
 
 
+@pytest.mark.parametrize("error", [CapacityError, QuotaError])
 @pytest.mark.parametrize(("pool", "price"), [(True, DISK), (False, 0.0)])
 def test_what_cannot_be_started_then_either_ends_and_was_paid_as_stopped(
-    world: World, *, pool: bool, price: float
+    world: World, error: type[CapacityError], *, pool: bool, price: float
 ) -> None:
     """For nothing, where no pool has its node any more."""
     old = begun(world)
-    world.clouds["pub"].fail_next(CapacityError, call="start")
+    world.clouds["pub"].fail_next(error, call="start")
     again(world, old, **({} if pool else {"pool_of": {}}))
     assert world.alive() == []
     told = [d for d in world.ledger.decisions("pub1") if d.kind == "start-refused"][-1]
@@ -343,6 +345,18 @@ def test_only_the_machine_that_is_meant_is_started_again(world: World) -> None:
     assert states(world) == {old: "stopped"}
 
 
+def test_while_nothing_can_be_written_down_none_is_started_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = begun(world)
+    monkeypatch.setattr(Ledger, "condition", Condition(end_only="the disk is full"))
+    again(world, old)
+    assert states(world) == {old: "stopped"}
+    monkeypatch.undo()
+    again(world, old)
+    assert states(world) == {old: "running"}
+
+
 def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: World) -> None:
     run(world, 1, "pub1")
     idle(world)
@@ -365,6 +379,7 @@ def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., 
     todo = [EndStopped(machine=i, reason=f"no {node}") for i, node in stopped(world).items()]
     starting.end_stopped(world.site, "onp", todo, "r-1")
     assert len(stopped(world)) == 2, "another cloud's"
+    assert "terminated" not in world.kinds("pub1")
     todo.append(EndStopped(machine="another", reason="no pub1"))
     starting.end_stopped(world.site, "pub", todo, "r-1")
     assert (world.alive(), stopped(world)) == ([], {})

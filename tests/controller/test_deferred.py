@@ -1,0 +1,128 @@
+"""The passes over holds and requeued jobs: what each looks at, and when there is none to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.deferred import DeferredUpdates, bar
+from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.testing.in_memory import Inline
+from tests.controller.world import World
+
+
+class Told(Requeues):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.wrong: SlurmError | None = None
+
+    def recall(self, *_: Any) -> None:
+        self.asked.append("recall")
+
+    def recall_left(self, *_: Any) -> None:
+        self.asked.append("recall_left")
+
+    def tick(self, *_: Any) -> None:
+        self.asked.append("tick")
+        if self.wrong is not None:
+            raise self.wrong
+
+
+class Passes:
+    """One pass after the other."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.told = world, Told()
+        self.site = replace(world.site, requeues=self.told)
+        self.settler = DeferredUpdates(self.site, Inline())
+
+    def one(self, *, anew: bool = False) -> list[str]:
+        """What the requeued jobs were asked for in it."""
+        self.told.asked.clear()
+        self.settler.anew = anew
+        self.world.now += 10
+        self.settler.looks.tick()
+        return [*self.told.asked]
+
+
+@pytest.fixture
+def passes(world: World) -> Passes:
+    world.advance(1)
+    return Passes(world)
+
+
+def test_what_an_earlier_daemon_lifted_is_recalled_with_the_first_pass_alone(
+    passes: Passes,
+) -> None:
+    """And what others left, once in each round of the repair."""
+    passes.world.ledger.lift_requeue(1, 0, passes.world.now)
+    assert passes.one(anew=True) == ["recall", "tick"]
+    assert passes.one() == ["tick"]
+    assert passes.one(anew=True) == ["recall_left", "tick"]
+    assert passes.one() == ["tick"]
+
+
+def test_what_is_lifted_after_the_first_pass_is_its_daemons_own(passes: Passes) -> None:
+    """Until somebody has left it."""
+    assert passes.one(anew=True) == ["tick"]
+    assert passes.one(anew=True) == ["tick"]
+    passes.world.ledger.lift_requeue(1, 0, passes.world.now)
+    assert passes.one() == ["tick"]
+    assert passes.one(anew=True) == ["recall_left", "tick"]
+
+
+def asked_for_nodes(world: World, act: Callable[[], object]) -> bool:
+    before = world.slurm.calls["nodes"]
+    act()
+    return world.slurm.calls["nodes"] > before
+
+
+def test_holds_are_looked_at_when_there_are_more_of_them_and_in_each_round(passes: Passes) -> None:
+    world = passes.world
+    assert not asked_for_nodes(world, passes.one)
+    holds.hold_back(passes.site, ["pub1"], "x")
+    assert asked_for_nodes(world, passes.one)
+    assert not asked_for_nodes(world, passes.one)
+    assert asked_for_nodes(world, lambda: passes.one(anew=True))
+    assert not passes.settler.anew
+    assert not asked_for_nodes(world, passes.one)
+
+
+def test_holds_are_put_on_though_slurm_does_not_tell_its_jobs(passes: Passes) -> None:
+    passes.told.wrong = SlurmError(("squeue",), 1, "Socket timed out")
+    holds.hold_back(passes.site, ["pub1"], "x")
+    assert asked_for_nodes(passes.world, passes.one)
+    assert "DRAIN" in passes.world.slurm.node("pub1").states
+
+
+def test_it_is_busy_until_holds_are_on_their_nodes(passes: Passes) -> None:
+    world = passes.world
+    assert passes.settler.busy, "nothing was looked at yet"
+    passes.one()
+    assert not passes.settler.busy
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWER_DOWN")
+    holds.hold_back(passes.site, ["pub1"], "x")
+    for _ in range(2):
+        assert asked_for_nodes(world, passes.one)
+        assert passes.settler.busy
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    passes.one()
+    assert not passes.settler.busy
+
+
+def test_it_is_busy_while_jobs_are_waited_for(passes: Passes) -> None:
+    passes.one()
+    bar(passes.site, 1, "pub", "too large", "r1")
+    assert passes.settler.busy
+    passes.site.oversized.clear()
+    passes.world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))
+    passes.told.expect(passes.world.slurm.queue()[1], 0.0, ["pub1"])
+    assert passes.settler.busy
