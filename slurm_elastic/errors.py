@@ -77,6 +77,10 @@ class SlurmError(SlurmElasticError):
         return self.code is None or any(words in self.stderr for words in _NO_ANSWER)
 
 
+class NotLearntError(SlurmElasticError):
+    """The ledger may lack what a cloud has: machines for the nodes may exist already."""
+
+
 class ProviderError(SlurmElasticError):
     """A cloud refused or failed. ``code`` is the cloud's own word for it."""
 

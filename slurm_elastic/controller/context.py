@@ -16,6 +16,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.errors import NotLearntError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Instance, Limits, Offer, Pool, Usage
@@ -131,12 +132,16 @@ class Site:
         return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
 
     @contextmanager
-    def spending(self) -> Iterator[None]:
+    def spending(self, cloud: str) -> Iterator[None]:
         """Ranking and the intent that follows, as one transaction of the ledger: clouds work in
         parallel, but the cluster's limits are one, and a list that has an ended machine again
-        changes what is spent.
+        changes what is spent. NotLearntError where the ledger may lack what ``cloud`` has, as one
+        that was lost while the cloud was asked for its offers.
         """
         with self.ledger.together():
+            read = self.ledger.clouds_read()
+            if unknown := cloud if cloud not in read else self.unlearnt(read):
+                raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
             yield
 
     def learn_prices(self, offers: Iterable[Offer]) -> None:

@@ -38,7 +38,7 @@ from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
 from slurm_elastic.controller.usage_record import UsageRecord
-from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
+from slurm_elastic.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Condition
@@ -56,10 +56,6 @@ TICK = 1.0
 BEAT = 5.0
 MAX_ATTEMPTS = 3
 """Attempts at a request whose work fails in a way that will not pass by itself."""
-
-
-class NotLearntError(SlurmElasticError):
-    """The ledger may lack what the cloud has: machines for these nodes may exist already."""
 
 
 PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)

@@ -342,7 +342,7 @@ def _decide(
     next decision of any cloud counts it. ``told``: this request's ranking is kept already.
     """
     provider = site.providers[request.pool.cloud]
-    with site.spending():
+    with site.spending(request.pool.cloud):
         now = site.now()
         decided = next_launch(
             request, todo, had, offers, site.scope(request.pool), now,

@@ -95,7 +95,7 @@ def _intend(
     node = machine.instance.node
     mine, alone = part_of(request, [node]), (Gang(nodes=(node,)),)
     reach("start.before-intent")
-    with site.spending():
+    with site.spending(offer.cloud):
         now = site.now()
         decided = next_launch(
             mine, alone, (), [replace(offer, free=None)], site.scope(request.pool), now,

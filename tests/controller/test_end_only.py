@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.ledger.schema import LEDGER_TABLES
-from slurm_elastic.model import Market
+from slurm_elastic.model import Instance, LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model_ledger import Aside
 from slurm_elastic.store.refuge import COPY, LOOK, Refuge
 from tests.controller.world import Killed, World
@@ -182,6 +182,32 @@ def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_c
     bought = launches(world)
     world.advance(60)
     assert launches(world) == bought
+
+
+def test_a_ledger_that_is_lost_while_a_cloud_tells_its_offers_buys_nothing_before_a_list(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_one(world, 1, "pub1")
+    cloud, known = world.clouds["pub"], []
+    offers, launch = cloud.offers, cloud.launch
+
+    def lost(pool: Pool) -> Sequence[Offer]:
+        monkeypatch.setattr(cloud, "offers", offers)
+        with world.ledger._transaction("machines", "complete") as db:  # nothing could be read of it
+            db.execute("delete from machines")
+            db.execute("delete from read_whole")
+        return offers(pool)
+
+    def bought(spec: LaunchSpec) -> Sequence[Instance]:
+        known.append({m.instance.node for m in world.ledger.machines()})
+        return launch(spec)
+
+    monkeypatch.setattr(cloud, "offers", lost)
+    monkeypatch.setattr(cloud, "launch", bought)
+    world.slurm.submit(2, ("pub2",))
+    world.advance(120)
+    assert known == [{"pub1"}], "what the cloud has was taken in first"
+    assert "RUNNING" in world.slurm.queue()[2].states
 
 
 def test_waiting_jobs_are_sent_elsewhere_with_the_reason(

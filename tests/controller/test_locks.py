@@ -62,6 +62,7 @@ def test_two_clouds_that_decide_at_once_share_the_clusters_cap(
         tmp_path, clouds=(public("a", own), public("b", own)),
         pools=(pool("a", "a1"), pool("b", "b1")), limits=cap,
     )  # fmt: skip
+    world.tick()
     site = world.site
     other = while_decided(
         world, monkeypatch, lambda: provision.provision(site, "b", "r2", ("b1",), {})
@@ -81,6 +82,7 @@ def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_i
         tmp_path, clouds=(public("a", own), public("b", own)),
         pools=(pool("a", "a1"), pool("b", "b1")), limits=Limits(nodes=1),
     )  # fmt: skip
+    world.tick()
     provision.provision(world.site, "a", "r1", ("a1",), {})
     (machine,) = world.alive()
     world.ledger.ended("a", [machine.id], "not listed", world.now)
