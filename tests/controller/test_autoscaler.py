@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
+from slurm_elastic.slurm.fragment import slurm_weights
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
 
@@ -188,6 +190,7 @@ def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[...
     assert up(world) == []
     (gone,) = [d for d in policies(world) if "may go" in d.reason]
     assert 3600 - 180 <= gone.at - launched <= 3600
+    assert gone in world.ledger.decisions("pub1"), "it is told of the node, too"
 
 
 def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., World]) -> None:
@@ -314,6 +317,9 @@ def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
     world.advance(30)
     first, second, off = (world.slurm.node(n).weight for n in PUB)
     assert second < first < off
+    base = slurm_weights(world.config, tuple(world.site.pools.values()))["burst"]
+    assert base <= second
+    assert off < base + 10, "the next pool's begin there"
     calls = world.slurm.calls["set_weights"]
     world.advance(300)
     assert world.slurm.calls["set_weights"] == calls, "only on change"
@@ -391,6 +397,29 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     assert len(world.ledger.decisions("job:0")) == 2
     made._tell_jobs("other", queue[:1], "", anew=True)
     assert len(world.ledger.decisions("job:0")) == 2, "there is nothing to say"
+
+
+@pytest.mark.parametrize(
+    ("covered", "paid"),
+    [((), {"bio": 1, "physics": 6}), ((1,), {"physics": 6}), ((1, 2), {"bio": 1, "physics": 6})],
+)
+def test_those_who_wait_for_them_anew_pay_machines_that_are_started_ahead(
+    make: Callable[..., World],
+    monkeypatch: pytest.MonkeyPatch,
+    covered: tuple[int, ...],
+    paid: dict[str, int],
+) -> None:
+    """All that wait, where machines were started for each of them before."""
+    world = make(growth="on_demand", account_budgets={"physics": Budget(per_day=9)})
+    made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
+    wanted: list[Any] = []
+    monkeypatch.setattr(world.ledger, "want", lambda *of: wanted.append(of))
+    jobs = (PendingJob(1, 1, 60, 0, times=0), PendingJob(2, 3, 60, 0, times=2))
+    now = SimpleNamespace(covered=covered, queue=jobs)
+    made._charge(now, [], {})  # type: ignore[arg-type]
+    assert wanted == []
+    made._charge(now, ["pub1"], {1: "bio", 2: "physics"})  # type: ignore[arg-type]
+    assert wanted == [({"pub1": paid}, world.now)]
 
 
 def test_what_is_decided_is_in_the_log(

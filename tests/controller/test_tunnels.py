@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from patience import eventually
+from patience import eventually, patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
@@ -695,6 +696,38 @@ def test_the_desk_opens_before_the_head_has_its_address_and_closes_for_good(
     assert desk._server.fileno() == -1
     with pytest.raises(ConnectionRefusedError):
         _asked(place, K1)  # type: ignore[arg-type]
+
+
+def test_a_desk_takes_the_place_of_the_one_before_at_once(tmp_path: Path) -> None:
+    """Connections that the head has closed keep their port for a while (tcp(7), TIME_WAIT)."""
+    port = 0
+    for _ in range(2):
+        desk = Desk(tmp_path, "127.0.0.1", Taken(), port=port)
+        desk.open()
+        assert desk._server is not None, "Address already in use"
+        place = desk._server.server_address
+        assert _asked(place, K1) == "ok"  # type: ignore[arg-type]
+        desk.close()
+        port = int(place[1])
+
+
+def test_whoever_says_nothing_keeps_no_desk_from_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "LINE", 600.0)
+    taken = Taken()
+    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
+    desk.open()
+    assert desk._server is not None
+    assert [t.daemon for t in threading.enumerate() if t.name == "enrol"] == [True]
+    started = new_threads()
+    with socket.create_connection(desk._server.server_address, timeout=30):  # type: ignore[arg-type]
+        eventually(lambda: started() >= 1)
+        closer = threading.Thread(target=desk.close)
+        closer.start()
+        closer.join(patience(1))
+        assert not closer.is_alive()
+    assert taken.handed == []
 
 
 def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> None:
