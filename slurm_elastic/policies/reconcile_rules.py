@@ -720,7 +720,7 @@ def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> Trac
 
 
 def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
-    has = served(view)
+    has = served(view) | _started_again(view)
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
@@ -735,6 +735,13 @@ def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
         if action is not None:
             actions.append(action)
     return actions
+
+
+def _started_again(view: CloudView) -> set[str]:
+    """Nodes that are up by their stopped machines, which somebody else has started."""
+    running = {i.id for i in view.seen or () if i.state in STANDING}
+    nodes = {one.node for one in view.stopped if one.id in running}
+    return {name for name in nodes if _phase(view, name) is Phase.UP}
 
 
 def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
 from slurm_elastic.policies.reconcile_rules import (
     CloudView,
     Intent,
+    StoppedInstance,
     Thresholds,
     TrackedInstance,
     debounce,
@@ -267,6 +268,21 @@ def test_one_that_is_to_be_stopped_has_ended_after_as_many_reads_as_any_other() 
         for known in (one, replace(one, misses=2), hidden, replace(one, misses=3))
     ]
     assert found == [[], [], [], ["end-missing"]]
+
+
+@pytest.mark.parametrize(
+    ("states", "seen", "expected"),
+    [
+        (SILENT, SEEN, ["runs-again"]),
+        (SILENT, replace(SEEN, state=InstanceState.STOPPED), ["fail-node"]),
+        (BOOTING, SEEN, ["launch"]),
+    ],
+)
+def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
+    states: frozenset[str], seen: Instance, expected: list[str]
+) -> None:
+    world = view(states, stopped=(StoppedInstance(id="i-1", node="pub1"),), seen=(seen,))
+    assert [a.kind for a in repairs(world, Thresholds())] == expected
 
 
 @pytest.mark.parametrize("needed", [1, 2, 5])

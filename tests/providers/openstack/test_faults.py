@@ -35,7 +35,7 @@ from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.testing.contract import spec_for
 from tests.ports import free_ports
 
-TIMEOUT = 1.0
+TIMEOUT = 4.0
 TRANSIENT = [k for k in Kind if k not in (Kind.STATUS, Kind.SLOW)]
 WITHOUT_BODY = [k for k in TRANSIENT if k.startswith(("reset", "silent"))]
 """The answer to a deletion has none that could be wrong."""
