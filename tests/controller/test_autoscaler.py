@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
-from slurm_elastic.controller import holds
+from slurm_elastic.controller import autoscaler, holds
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
@@ -24,7 +24,7 @@ from slurm_elastic.model import POLICY, Limits, Location, Market
 from slurm_elastic.model_ledger import Aside
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScalingPlan
+from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
 from slurm_elastic.slurm.fragment import slurm_weights
@@ -145,7 +145,9 @@ def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
     assert world.alive() == []
 
 
-def test_jobs_count_once_also_after_a_restart(make: Callable[..., World]) -> None:
+def test_jobs_count_once_also_after_a_restart(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
     world = make(growth="bursts(waste=120)", release="idle(seconds=60)")
     world.advance(20)
     for job in (1, 2, 3, 4):
@@ -156,6 +158,7 @@ def test_jobs_count_once_also_after_a_restart(make: Callable[..., World]) -> Non
     world.advance(60)
     assert len(up(world)) == 2
     assert len(policies(world)) == 1
+    assert "a look fails" not in caplog.text
 
 
 def test_a_steady_stream_keeps_one_machine_warm(make: Callable[..., World]) -> None:
@@ -208,6 +211,7 @@ def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., Worl
     world.advance(120)
     assert "PENDING" in world.slurm.queue()[2].states
     assert "budget of $0.02 a day" in world.ledger.decisions("job:2")[-1].reason
+    assert world.kinds("job:2").count("awaited") == 1, "it is told once"
     assert "budget of $0.02 a day" in world.ledger.decisions("pub3")[-1].reason
     world.slurm.finish(1)
     world.advance(60)
@@ -235,6 +239,51 @@ def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
     assert "PENDING" in world.slurm.queue()[2].states
     assert len(world.alive()) == 1
     assert any("budget" in d.reason for d in world.ledger.decisions("job:2"))
+
+
+def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -> None:
+    world = make(
+        growth="bursts(waste=120)", release="idle(seconds=60)", budget=Budget(per_day=0.02)
+    )
+    world.advance(20)
+    assert {row.cause for row in world.ledger.holds()} == {holds.BY_POLICY}
+    submit(world, 1)
+    world.advance(900)
+    assert running(world) == [1]
+    assert {row.cause for row in world.ledger.holds()} == {"the budget of $0.02 a day is spent"}
+
+
+@pytest.mark.parametrize(("growth", "held"), [("bursts(waste=120)", True), ("slurm", False)])
+def test_a_node_that_is_given_back_is_held_first_where_a_policy_starts_it(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, growth: str, *, held: bool
+) -> None:
+    """Else Slurm would start it for the next job before the next look."""
+    world = make(growth=growth, release="idle(seconds=60)")
+    world.slurm._suspend_time = 3600
+    back: list[bool] = []
+    power_down = autoscaler.node_updates.power_down_when_idle
+
+    def given_back(slurm: Any, nodes: Sequence[str]) -> None:
+        back.append(set(nodes) <= {row.scope for row in world.ledger.holds()})
+        power_down(slurm, nodes)
+
+    monkeypatch.setattr(autoscaler.node_updates, "power_down_when_idle", given_back)
+    world.advance(20)
+    submit(world, 1)
+    world.advance(60)
+    world.slurm.finish(1)
+    world.advance(200)
+    assert back == [held]
+
+
+def test_where_something_is_done_nothing_is_said_of_what_is_not() -> None:
+    pool = SimpleNamespace(name="burst", stop="it is closed")
+    now: Any = SimpleNamespace(pools=(pool, pool))
+    leave = ScaleDown(node="pub1", reason="idle")
+    told = list(autoscaler._reasons(now, ScalingPlan(leaves=(leave,))))
+    assert told == ["1 may go: idle"]
+    told = list(autoscaler._reasons(now, ScalingPlan()))
+    assert told == ["nothing is started in pool burst: it is closed"]
 
 
 def test_windows_stop_new_machines(make: Callable[..., World]) -> None:
