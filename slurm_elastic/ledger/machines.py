@@ -41,9 +41,12 @@ SEEN = """
             else why end,
         ended = case
             when :state = 'terminated' then coalesce(ended, :now)
-            when :lives then null
+            when :lives or (:off and coalesce(stopped, stopping) is not null) then null
             else ended end
-    where id = :id and cloud = :cloud and (ended is null or (:lives and ended < :before))
+    where id = :id and cloud = :cloud and (
+        ended is null
+        or ((:lives or (:off and coalesce(stopped, stopping) is not null)) and ended < :before)
+    )
 """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
 IN_ORDER = "order by created, generation"
@@ -202,10 +205,10 @@ class Machines(Marks):
 
         Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
         one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
-        (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
-        last seen between ``now`` and AHEAD of it. One that had no node yet takes the cloud's, and
-        the pool of that node by ``pool_of``. Machines that the ledger does not know are not
-        inserted: see ``adopt``.
+        (the cloud is the truth), and so is a STOPPED one that was to be kept. Live ones not seen:
+        one more miss, unless they were launched or last seen between ``now`` and AHEAD of it. One
+        that had no node yet takes the cloud's, and the pool of that node by ``pool_of``. Machines
+        that the ledger does not know are not inserted: see ``adopt``.
         """
         (not_ended,) = self._tables("machines")
         known = [m.instance for m in not_ended if m.instance.cloud == cloud]
@@ -530,6 +533,7 @@ def seen_values(
         "cloud": cloud,
         "state": str(instance.state),
         "lives": there if adopted else serves,
+        "off": instance.state is InstanceState.STOPPED,
         "before": math.inf if adopted else now,
         "address": instance.address,
         "now": now,

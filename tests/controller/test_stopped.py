@@ -372,6 +372,29 @@ def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: 
     assert [d.reason for d in told] == ["somebody has started it"]
 
 
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_a_stopped_machine_that_lists_lacked_for_long_is_kept_and_paid_once_they_have_it(
+    world: World, hidden: int
+) -> None:
+    """Also one that was to be stopped, and whose stop had no answer."""
+    run(world, 1, "pub1")
+    (old,) = world.machines_of("pub1")
+    if hidden == 2:
+        world.clouds["pub"].lose_answer_next(10**6)
+    idle(world, 330)
+    world.ledger.ended("pub", [old], "not listed", world.now)
+    assert (stopped(world), world.machines_of("pub1")) == ({}, [old])
+    world.clouds["pub"].heal()
+    world.advance(60)
+    assert stopped(world) == {old: "pub1"}
+    assert states(world) == {old: "stopped"}
+    lives = world.ledger.machines(ended_since=0, stopped=True)
+    parts = sorted(
+        (m for m in lives if m.instance.node == "pub1"), key=lambda m: m.instance.launched
+    )
+    assert [m.ended for m in parts] == [*(m.instance.launched for m in parts[1:]), None]
+
+
 def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., World]) -> None:
     world = open_world(stopped=3)
     run(world, 1, "pub1", "pub2")

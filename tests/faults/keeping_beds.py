@@ -4,6 +4,7 @@ its price, its image, its age, and whether its cloud starts it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from emulated import running_ec2, running_one
 from msgspec.structs import replace
+from patience import eventually
 from providers.opennebula.bed import NAME as ONE
 from providers.opennebula.bed import world
 from providers.openstack.bed import POLICY
@@ -63,6 +65,10 @@ class KeepingAws(Aws):
         return {machine: node for machine, node in super().nodes().items() if machine in alive}
 
     def new_image(self, name: str) -> None:
+        """The newest by its date, which has whole seconds."""
+        there = self.client.describe_images()["Images"]
+        newest = max((one["CreationDate"] for one in there), default="")
+        eventually(lambda: time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()) > newest)
         self.client.register_image(Name=name, RootDeviceName="/dev/sda1")
 
     def break_down(self, machine: str) -> None:
