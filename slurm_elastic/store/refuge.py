@@ -115,9 +115,8 @@ class Refuge:
             raise
 
     def _take(self, connection: sqlite3.Connection) -> None:
-        self.db = connection
-        found = os.stat(self._path)
-        self._identity = (found.st_dev, found.st_ino)
+        found = os.stat(self._path)  # first: where it is gone again, what is in use stays
+        self.db, self._identity = connection, (found.st_dev, found.st_ino)
 
     def _require_same_file(self) -> None:
         try:
@@ -272,6 +271,7 @@ class Refuge:
     def _open(self) -> sqlite3.Connection:
         if not self._path.exists():
             set_aside(self._path, self._now())  # a -wal without its file
+            self._had = {}
         return files.open_writer(self._path, self._schema, timeout=SHORT / 1000)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledger_cases import T0, instance, spec
@@ -58,6 +59,29 @@ def gives_out(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(refuge, "require_room", full)
+
+
+def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
+    ledger: Enduring, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.intend(spec(), "r", T0)
+    with monkeypatch.context() as patched:
+        gives_out(patched)
+        ledger.check()
+    merge = refuge.merge
+
+    def removed(*args: Any) -> None:
+        merge(*args)
+        path.unlink()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(refuge, "merge", removed)
+        clock.up += 20
+        assert ledger.check().end_only
+    assert len(ledger.open_launches()) == 1
+    clock.up += 20
+    assert ledger.check() is SOUND
+    assert len(ledger.open_launches()) == 1
 
 
 def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Enduring, path: Path) -> None:
