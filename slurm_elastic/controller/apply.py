@@ -175,9 +175,9 @@ class _Apply:
             self._site.ledger.failed(action.generation, action.reason, self._site.now())
 
     def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
-        machines = {m.instance.id: m for m in machines_of(self._site, self._cloud)}
+        """The ones that are live: another worker may have ended some since the round read them."""
         for reason in {a.reason for a in some}:
-            doomed = [machines[a.machine] for a in some if a.reason == reason]
+            doomed = self._machines([a for a in some if a.reason == reason])
             terminate(self._site, self._cloud, doomed, reason, CORRELATION)
 
     def _note_stopped(self, some: Sequence[actions.NoteStopped]) -> None:

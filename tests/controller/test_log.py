@@ -107,6 +107,18 @@ def test_a_repair_that_slurm_calls_for_no_more_is_dropped(
     assert len(world.slurm.updates) == before
 
 
+def test_a_machine_that_has_ended_since_keeps_no_other_from_its_end(
+    world: World, said: Callable[[str], list[str]]
+) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    (machine,) = world.alive()
+    todo = [actions.Terminate(machine=i, reason="x") for i in ("gone", machine.id)]
+    apply(world.site, "pub", todo, snapshot(world))
+    assert world.alive() == []
+    assert said("in an unknown way") == []
+
+
 @pytest.mark.parametrize("error", [LATE, sqlite3.OperationalError("database is locked")])
 def test_a_repair_that_fails(
     world: World,
