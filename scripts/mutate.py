@@ -155,6 +155,8 @@ class Trial:
             return "time"
         if run.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return None
+        if (signalled := -(run.exitcode or 0)) > 0:
+            return f"signal {signalled}"
         text = said.read_text(encoding="utf-8", errors="replace")
         if "ImportError while loading conftest" in text:
             return "import: " + text.strip().rpartition("\nE ")[2].strip()

@@ -209,8 +209,7 @@ class _Apply:
 
     def _launch(self, nodes: Sequence[str]) -> None:
         site = self._site
-        read = site.ledger.clouds_read()
-        if self._cloud not in read or site.unlearnt(read):
+        if site.unlearnt(self._cloud, site.ledger.clouds_read()):
             return  # what is there is in no limit yet: a later round buys
         pools = {node: site.pool_of.get(node) for node in nodes}
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.

@@ -40,15 +40,14 @@ class Site:
     """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
     for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
 
-    ``holding`` guards what a hold's row says and what its node does: a
-    node must not be drained after it was let go. ``dearest``: by offer, what it may come to ($/h)
-    as the clouds told last; machines that were bought when less was known count so, too.
-    ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
-    forgotten is tried once more, and found too large again. ``blocked``: by cloud, why nothing may
-    be started there before the site allows it. ``unreadable``: by cloud, why its last list could
-    not be read; a cloud that was not read yet is not in it. ``unadopted``: machines, by cloud and
-    id, that the ledger could not take in yet. ``suspends``: by id, suspend requests that have come
-    and are not carried out yet.
+    ``holding`` guards what a hold's row says and what its node does: a node must not be drained
+    after it was let go. ``dearest``: by offer, what it may come to ($/h) as the clouds told last;
+    machines that were bought when less was known count so, too. ``oversized``: jobs that can never
+    fit a cloud, on their way back into the queue; one that is forgotten is tried once more, and
+    found too large again. ``blocked``: by cloud, why nothing may be started there before the site
+    allows it. ``unreadable``: by cloud, why its last list could not be read; a cloud that was not
+    read yet is not in it. ``unadopted``: machines, by cloud and id, that the ledger could not take
+    in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
     """
 
     config: Config
@@ -123,10 +122,13 @@ class Site:
         machines, launches = self.ledger.current()
         return usage((*machines, *self.ledger.stopped()), launches, self.dearest)
 
-    def unlearnt(self, read: Collection[str]) -> str:
-        """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; ""
-        for none. One that cannot be read is not waited for. ``read``: the clouds it knows whole.
+    def unlearnt(self, cloud: str, read: Collection[str]) -> str:
+        """A cloud that the ledger has yet to learn of before it buys from ``cloud``; "" for none:
+        that one itself and, where all clouds have a common limit, each other that can be read.
+        ``read``: the clouds it knows whole.
         """
+        if cloud not in read:
+            return cloud
         if self.config.limits == Limits():
             return ""
         return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
@@ -139,8 +141,7 @@ class Site:
         that was lost while the cloud was asked for its offers.
         """
         with self.ledger.together():
-            read = self.ledger.clouds_read()
-            if unknown := cloud if cloud not in read else self.unlearnt(read):
+            if unknown := self.unlearnt(cloud, self.ledger.clouds_read()):
                 raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
             yield
 

@@ -313,14 +313,10 @@ class Daemon:
         While that is not known yet, the nodes that Slurm waits for wait. ``read``: those that were.
         """
         site = self._site
-        if cloud in read:
-            unknown = site.unlearnt(read)
-            if unknown and still_wanted(site, cloud, request, view):
-                raise NotLearntError(f"{unknown}: not read yet, its machines count in the limits")
-            return ""
-        trouble = site.unreadable.get(cloud, "")
-        if not trouble and still_wanted(site, cloud, request, view):
-            raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
+        unknown = site.unlearnt(cloud, read)
+        trouble = site.unreadable.get(unknown, "")
+        if unknown and not trouble and still_wanted(site, cloud, request, view):
+            raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
         return f"not read since the start, what it has is not known: {trouble}" if trouble else ""
 
     def _repair(self) -> None:

@@ -523,8 +523,9 @@ def machine_from(row: sqlite3.Row) -> Machine:
 def seen_values(
     instance: Instance, cloud: str, now: float, *, adopted: bool = False
 ) -> dict[str, object]:
-    """Values for SEEN. A row that has ended lives again where its machine serves since; where it is
-    ``adopted`` in any state but TERMINATED, and whatever the head's clock says.
+    """Values for SEEN. A row that has ended lives again where its machine serves since, or is
+    stopped as it was to be; where it is ``adopted`` in any state but TERMINATED, and whatever the
+    head's clock says.
     """
     serves = instance.state in STANDING
     there = instance.state is not InstanceState.TERMINATED

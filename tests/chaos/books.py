@@ -147,8 +147,6 @@ class Books:
         rows, opened = found
         if new.generation not in opened:
             self.wrong("bought without an intent", f"{new.id} for {new.node}")
-        if new.cloud not in self._learnt():
-            self.wrong("bought unread", f"{new.id}: the ledger never had what {new.cloud} has")
         if stage.calm:
             self._look_for_stopped(new, rows)
         self._beside(new, self._decided.get(new.generation), rows, opened)
@@ -197,11 +195,12 @@ class Books:
 
     def _may_serve(self, one: Instance, row: Row | None, *, known: bool) -> bool:
         """Whether it runs, or is to be started. One that the ledger has stopped runs only where
-        somebody else has started it.
+        somebody else has started it; one that was adopted while it is stopped is to be ended.
         """
         if row is not None and row.doomed:
             return False
-        if row is not None and row.off:
+        adopted_off = row is not None and row.state in OFF and one.id not in self._decided
+        if row is not None and (row.off or adopted_off):
             return runs(one) and one.id not in self._strange
         return known or (runs(one) and not self._omitted(one))
 
@@ -275,8 +274,12 @@ class Books:
 
         def intend(spec: LaunchSpec, request: str, now: float) -> None:
             real(spec, request, now)
+            if spec.generation in self._decided:
+                return
+            if (cloud := spec.pool.cloud) not in self._learnt():
+                self.wrong("bought unread", f"{spec.nodes}: the ledger never had what {cloud} has")
             found = self.rows()
-            if found is not None and spec.generation not in self._decided:
+            if found is not None:
                 self._decided[spec.generation] = _then(*found)
 
         return intend

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Usage
@@ -21,7 +20,7 @@ from slurm_elastic.store import files
 
 def spending_unlocked(_stage: Any) -> None:
     """Clouds decide at once, each by what is free for itself."""
-    Site.spending = lambda _: contextlib.nullcontext()  # type: ignore[method-assign]
+    Site.spending = lambda *_: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
 
 
 def synced_now_and_then(_stage: Any) -> None:
@@ -61,7 +60,7 @@ def one_missing_answer_is_an_end(_stage: Any) -> None:
 
 def bought_from_an_unread_cloud(_stage: Any) -> None:
     """Whatever a new ledger lacks."""
-    Daemon._unread = lambda *args: ""  # type: ignore[method-assign]
+    Site.unlearnt = lambda *_: ""  # type: ignore[method-assign]
 
 
 def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from patience import patience
+from patience import eventually, patience
 from ports import free_ports
 
 from slurm_elastic.providers.docker.settings import DockerHost
@@ -112,9 +112,11 @@ class FarEngine(Engine):
             self.clear()
 
     def freeze(self) -> None:
-        """It listens, and says nothing more."""
+        """It listens, and says nothing more: the signal is not there yet when it is sent."""
         assert self._dockerd is not None
         self._dockerd.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._dockerd.pid}/task")
+        eventually(lambda: all(_is_stopped(task) for task in tasks.iterdir()))
 
     def wake(self) -> None:
         """It goes on, if it was frozen."""
@@ -219,3 +221,8 @@ def _tidy() -> None:
         (RUN / name).unlink(missing_ok=True)
     rest = ("rm", "-rf", "--one-file-system", str(RUN / "exec"))
     subprocess.run(rest, capture_output=True, check=False)
+
+
+def _is_stopped(task: Path) -> bool:
+    """See proc_pid_stat(5): the state follows the name, which is in brackets."""
+    return (task / "stat").read_text(encoding="ascii").rpartition(") ")[2][0] in "TZX"
