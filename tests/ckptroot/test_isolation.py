@@ -102,7 +102,7 @@ payload = Payload(argv=("/usr/bin/python3", str(home / "job"), kind), environmen
                   directory=str(home / "user"), umask=0o22, uid=2000, gid=2000, groups=(2000,))
 said = os.dup(1)
 null = os.open("/dev/null", os.O_RDWR)
-for number in range(3):
+for number in range(2):
     os.dup2(null, number)
 
 def lines():

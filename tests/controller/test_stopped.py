@@ -411,6 +411,21 @@ def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., 
         assert told.reason == f"no {node}"
 
 
+def lose_next_start(cloud: Any, after: Callable[[str], object]) -> None:
+    """The cloud starts a machine, nobody hears of it, and then something happens to it."""
+    real = cloud.start
+
+    def start(instance: str) -> None:
+        cloud.start = real
+        try:
+            real(instance)
+        finally:
+            after(instance)
+
+    cloud.start = start
+    cloud.lose_answer_next(1)
+
+
 def test_a_start_whose_answer_is_lost_is_no_second_machine(world: World) -> None:
     run(world, 1, "pub1")
     (old,) = world.machines_of("pub1")
@@ -426,17 +441,7 @@ def test_a_refusal_after_a_lost_answer_ends_no_machine_that_may_run(world: World
     (old,) = world.machines_of("pub1")
     idle(world)
     cloud = world.clouds["pub"]
-    real = cloud.start
-
-    def start(instance: str) -> None:
-        cloud.start = real  # type: ignore[method-assign]
-        try:
-            real(instance)
-        finally:
-            cloud.fail_next(AuthError, call="start")
-
-    cloud.start = start  # type: ignore[method-assign]
-    cloud.lose_answer_next(1)
+    lose_next_start(cloud, lambda _: cloud.fail_next(AuthError, call="start"))
     run(world, 2, "pub1")
     assert states(world) == {old: "running"}
     assert "start-refused" not in world.kinds("pub1")
@@ -449,17 +454,7 @@ def test_one_that_ran_and_died_before_its_start_is_answered_is_paid_as_one_that_
     (old,) = world.machines_of("pub1")
     idle(world)
     cloud = world.clouds["pub"]
-    real = cloud.start
-
-    def start(instance: str) -> None:
-        cloud.start = real  # type: ignore[method-assign]
-        try:
-            real(instance)
-        finally:
-            del cloud.account.machines[instance]
-
-    cloud.start = start  # type: ignore[method-assign]
-    cloud.lose_answer_next(1)
+    lose_next_start(cloud, cloud.account.machines.pop)
     world.slurm.submit(2, ("pub1",))
     world.advance(100)
     assert [one.node for one in world.alive()] == ["pub1"]
