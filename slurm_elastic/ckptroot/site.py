@@ -170,7 +170,7 @@ def _number(values: dict[str, str], name: str, path: str) -> float:
     except ValueError as error:
         raise Refused(f"{path}: {name} is {text!r}, not a number") from error
     if not 0 < value < 1e9:
-        raise Refused(f"{path}: {name} is {text}, not above 0")
+        raise Refused(f"{path}: {name} is {text}, not above 0 and below 1,000,000,000")
     return value
 
 

@@ -1,4 +1,6 @@
-"""The daemon killed at each step of a refusal and of the end of a hold: a restart repairs it."""
+"""The daemon killed at each step of a launch, an end, a refusal and the end of a hold: a restart
+repairs it.
+"""
 
 from __future__ import annotations
 
@@ -92,3 +94,29 @@ def test_a_crash_while_no_capacity_returns_leaves_the_pool_held(
     assert job.nodes == ("op1",)
     assert job.restarts == 1, "it did not walk into the held nodes one by one"
     assert [i.node for i in world.alive()] == ["op1"]
+
+
+@pytest.mark.parametrize(
+    "point", [p for p in faults.POINTS if p.startswith(("launch.", "suspend."))]
+)
+def test_after_a_crash_at_any_step_of_a_life_there_was_one_machine_and_it_has_ended(
+    world: World, env: dict[str, str], point: str
+) -> None:
+    env["SLURM_ELASTIC_FAULT"] = point
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    if world.daemon is None:
+        world.start()
+        world.advance(120)
+    assert [i.node for i in world.alive()] == ["pub1"]
+    assert "RUNNING" in world.slurm.queue()[1].states
+    world.slurm.finish(1)
+    world.advance(400)
+    assert not env, "it died there"
+    if world.daemon is None:
+        world.start()
+        world.advance(120)
+    assert world.alive() == []
+    assert len(world.accounts["pub"].machines) == 1
+    assert world.ledger.machines() == world.ledger.open_launches() == ()
+    assert world.spool.count() == 0
