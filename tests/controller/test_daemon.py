@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import eventually, patience
@@ -300,6 +301,34 @@ def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
     begun["pub"][0].set_result(True)
     daemon.tick()
     assert (len(begun["pub"]), len(begun["onp"])) == (2, 1)
+
+
+class Part(Future[bool]):
+    """Nobody may wait for it."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        assert self.done(), "the daemon waits for one cloud"
+        return super().exception(timeout)
+
+
+def test_a_request_stays_until_each_cloud_is_done_with_its_part(world: World) -> None:
+    parts: list[Part] = []
+
+    class Slow(Inline):
+        def submit(self, work: Any, *rest: Any, **more: Any) -> Future[bool]:  # type: ignore[override]
+            if work.__name__ != "_serve":
+                return super().submit(work, *rest, **more)
+            parts.append(Part())
+            return parts[-1]
+
+    daemon = Daemon(world.site, world.spool, Silent(), lambda: None, lambda _: Slow())  # type: ignore[arg-type]
+    world.program("resume", ["pub1", "op1"], {1: ["pub1"], 2: ["op1"]})
+    for part in (0, 1):
+        daemon.tick()
+        assert (len(parts), world.spool.count()) == (2, 1)
+        parts[part].set_result(False)
+    daemon.tick()
+    assert (len(parts), world.spool.count()) == (2, 0)
 
 
 def test_it_beats(world: World) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.books import By, charges, read_books, report
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.controller import starting, stopping
+from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.directive import Departure, Directive
 from slurm_elastic.door import metrics
 from slurm_elastic.door.records import read_facts
@@ -424,6 +424,17 @@ def lose_next_start(cloud: Any, after: Callable[[str], object]) -> None:
 
     cloud.start = start
     cloud.lose_answer_next(1)
+
+
+def test_where_a_stopped_machine_serves_no_offer_is_ranked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    ranked: list[object] = []
+    monkeypatch.setattr(provision, "next_launch", lambda *of, **_: ranked.append(of))
+    run(world, 2, "pub1")
+    assert ranked == []
 
 
 def test_a_start_whose_answer_is_lost_is_no_second_machine(world: World) -> None:
