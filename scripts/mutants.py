@@ -61,6 +61,8 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
             yield operand
         case ast.Constant(value=bool() | int() | float() as value):
             yield ast.Constant(not value if isinstance(value, bool) else value + 1)
+        case ast.If(test=ast.Name("TYPE_CHECKING")):
+            return  # what is imported for types alone
         case ast.If(test=test) | ast.IfExp(test=test):
             yield _with(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Call(func=ast.Name(id=name)) if name in CALLED:

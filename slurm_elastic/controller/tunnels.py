@@ -125,7 +125,7 @@ class Tunnels:
         with self._applying:
             seen, clock = self._seen(), self._site.monotonic()
             known = (*seen.peers, *self._enrolling(seen))
-            peers = (*known, *self._unlearnt(known))
+            peers = (*known, *self._unlearnt(known, seen.over))
             if frozenset(peers) == self._applied and clock < self._due:
                 return
             self._applied = None
@@ -165,17 +165,26 @@ class Tunnels:
         pool = self._site.pool_of.get(node)
         return pool.cloud if pool is not None else ""
 
-    def _unlearnt(self, wanted: Sequence[Peer]) -> list[Peer]:
-        """While a new ledger has yet to learn of a cloud's machines, who is in stays in."""
-        learnt = self._site.ledger.state().read_whole
-        if self._clouds <= learnt:
+    def _unlearnt(self, wanted: Sequence[Peer], over: Sequence[Tunnel]) -> list[Peer]:
+        """While a new ledger has yet to learn of a cloud's machines, who is in stays in: those with
+        a tunnel until all clouds with one are learnt, the others until all others are. Not whose
+        end it knows of (``over``, of those with a tunnel).
+        """
+        state = self._site.ledger.state()
+        unlearnt = self._site.providers.keys() - state.read_whole
+        if not unlearnt:
             return []
-        taken = {p.address for p in wanted} | {p.key for p in wanted}
-        return [
-            Peer(address=address, key=one.key, live=one.live)
-            for address, one in by_address(self._hub(Show()).peers).items()
-            if address not in taken and one.key not in taken
-        ]
+        there = self._hub(Show())
+        kept: list[Peer] = []
+        if unlearnt & self._clouds:
+            tunnels = by_address(there.peers).items()
+            kept += (Peer(address=at, key=one.key, live=one.live) for at, one in tunnels)
+        if unlearnt - self._clouds:
+            kept += (Peer(address=at) for at in there.plain)
+        ending = {m.instance.address for m in state.machines if m.suspending is not None}
+        addresses = {p.address for p in wanted} | ending
+        keys = {p.key for p in (*wanted, *over) if p.key}
+        return [p for p in kept if p.address not in addresses and p.key not in keys]
 
     def _recover(self) -> None:
         """Machines that a lost ledger knew the keys of: the hub knows them still. A key that is in

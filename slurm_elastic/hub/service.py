@@ -40,6 +40,7 @@ class Hub:
         self._kept = Path(network.socket).with_name(PEERS)
         self._lock = Lock()
         self._enrolling: frozenset[str] = frozenset()
+        self._plain: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Make the key where there is none; then let in whom an earlier hub let in. HubError."""
@@ -69,9 +70,9 @@ class Hub:
             self._apply(message.peers)
             return Answer(ok=True, how=self._link.how if self._link else "")
         if self._link is None:
-            return Answer(ok=True)
+            return Answer(ok=True, plain=self._plain)
         seen = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
-        return Answer(ok=True, peers=tuple(seen), how=self._link.how)
+        return Answer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
         """The firewall first: nobody is a peer before the rules are for him."""
@@ -82,6 +83,7 @@ class Hub:
             self._link.ensure()
             self._link.set_peers(peers)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
+        self._plain = tuple(p.address for p in peers if not p.key)
         files.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
 
 

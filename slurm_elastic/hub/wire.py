@@ -1,7 +1,7 @@
 """The messages between slurm-elasticd and the hub, and who asks. One JSON object a line::
 
 {"op": "apply", "peers": [{"address": A, "key": K, "live": true}, ...]}   these, and no others
-{"op": "show"}                                                           -> peers, how
+{"op": "show"}                                                           -> peers, how, plain
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Apply(Struct, frozen=True, kw_only=True, tag_field="op", tag="apply"):
 
 
 class Show(Struct, frozen=True, kw_only=True, tag_field="op", tag="show"):
-    """The peers as the interface has them."""
+    """The peers as the interface has them, and who is let in without a tunnel."""
 
 
 Message = Apply | Show
@@ -53,12 +53,15 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel."""
+    """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel; ``plain``: the
+    addresses that are let in without one.
+    """
 
     ok: bool
     message: str = ""
     peers: tuple[Seen, ...] = ()
     how: str = ""
+    plain: tuple[str, ...] = ()
 
 
 def ask(path: str, message: Message, timeout: float = TIMEOUT) -> Answer:

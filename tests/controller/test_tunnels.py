@@ -23,7 +23,7 @@ from patience import eventually, patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.joining import Enrol, Join, Network
+from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
@@ -83,9 +83,14 @@ class Hub:
             Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now, live=p.live)
             for p in self.peers
         ]
-        keys = [p.key for p in self.peers]
-        assert len(set(keys)) == len(keys) == len({p.address for p in self.peers})
-        return Answer(ok=True, peers=tuple(seen))
+        keys = [p.key for p in self.peers if p.key]
+        assert len(set(keys)) == len(keys)
+        assert len({p.address for p in self.peers}) == len(self.peers)
+        return Answer(
+            ok=True,
+            peers=tuple(s for s in seen if s.key),
+            plain=tuple(p.address for p in self.peers if not p.key),
+        )
 
 
 class Bed:
@@ -417,6 +422,29 @@ def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_
     bed.clock += bed.site.config.timings.reconcile
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1)}
+    bed.tunnels.close()
+    bed.ledger.close()
+
+
+def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path, Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES))
+    bed.ledger.close()
+    bed.ledger = Ledger(tmp_path / "new.db")
+    bed.tunnels.close()
+    bed.open()
+    bed.hub.peers = (Peer(address="10.0.0.5"), Peer(address="10.0.0.6"))
+    bed.tunnels.look()
+    assert [p.address for p in bed.hub.peers] == ["10.0.0.5", "10.0.0.6"]
+    one = bed.machine()
+    bed.ledger.observe("aws", [one], bed.now)
+    bed.ledger.suspending("aws", [one.id], "idle", bed.now)
+    bed.tunnels.look()
+    assert [p.address for p in bed.hub.peers] == ["10.0.0.6"], "its end is decided"
+    bed.ledger.read_whole("aws", bed.now)
+    bed.tunnels.look()
+    assert bed.hub.peers == ()
     bed.tunnels.close()
     bed.ledger.close()
 

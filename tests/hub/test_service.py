@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.joining import Firewall, Network, NetworkKind
 from slurm_elastic.hub import link, service
 from slurm_elastic.hub.service import PEERS, Hub
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Seen, Show
@@ -78,6 +78,14 @@ def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Ne
     Path(network.socket).with_name(PEERS).write_text("no JSON")
     hub.start()
     assert asked(hub, Show()).peers == ()
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("kind", NetworkKind)
+def test_who_is_let_in_without_a_tunnel_is_shown(network: Network, kind: NetworkKind) -> None:
+    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES))
+    assert asked(hub, Apply(peers=(Peer(address="192.0.2.7"),))).ok
+    assert asked(hub, Show()).plain == ("192.0.2.7",)
 
 
 def test_an_interface_that_is_no_tunnel_is_not_shut(

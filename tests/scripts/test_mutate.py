@@ -14,7 +14,12 @@ from coverage import CoverageData
 
 REPO = Path(__file__).parents[2]
 SOURCE = '''\
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Shop(Struct, frozen=True):
@@ -63,6 +68,7 @@ def test_each_change_is_a_program_with_one_line_of_another_text(
         "return (min(total, self.least))",
     } <= changes
     assert not any("frozen=(False)" in change for change in changes)
+    assert not any("TYPE_CHECKING" in change for change in changes)
 
 
 LOCKED = """\
