@@ -183,7 +183,7 @@ class Tunnels:
             kept += (Peer(address=at) for at in there.plain)
         ending = {m.instance.address for m in state.machines if m.suspending is not None}
         addresses = {p.address for p in wanted} | ending
-        keys = {p.key for p in (*wanted, *over) if p.key}
+        keys = {p.key for p in wanted if p.key} | {row.key for row in over}
         return [p for p in kept if p.address not in addresses and p.key not in keys]
 
     def _recover(self) -> None:

@@ -53,7 +53,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel; ``plain``: the
+    """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel. ``plain``:
     addresses that are let in without one.
     """
 
