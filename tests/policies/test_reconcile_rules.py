@@ -43,6 +43,8 @@ AHEAD = replace(KNOWN, decided=NOW + 7000)
 NAMED = replace(KNOWN, id="i-2")
 NAMED_SEEN = replace(SEEN, id="i-2")
 STOPPED = replace(SEEN, state=InstanceState.STOPPING)
+IS_OFF = replace(SEEN, state=InstanceState.STOPPED)
+BEGUN = replace(KNOWN, born=NOW - 9000)
 MISSED = replace(KNOWN, misses=3)
 ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
@@ -91,6 +93,17 @@ CASES = {
     "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
     "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
                       [("terminate-stopped", "i-1")]),
+    "to be started, still stopped": (
+        view(BOOTING, known=(BEGUN,), seen=(IS_OFF,)), [("start", "i-1")]),
+    "to be started, still stopping": (
+        view(BOOTING, known=(BEGUN,), seen=(STOPPED,)), [("terminate-stopped", "i-1")]),
+    "started, registered, stopped": (
+        view(BOOTING, known=(replace(BEGUN, registered=True),), seen=(IS_OFF,)),
+        [("terminate-stopped", "i-1")]),
+    "to be started, needed no more": (
+        view(OFF, known=(BEGUN,), seen=(IS_OFF,)), [("terminate-stopped", "i-1")]),
+    "bought, stopped before it was up": (
+        view(BOOTING, known=(KNOWN,), seen=(IS_OFF,)), [("terminate-stopped", "i-1")]),
     "stopped, but slurmctld hears its job": (view(BUSY, known=(KNOWN,), seen=(STOPPED,)), []),
     "stopped, and slurmctld hears nothing": (view(SILENT, known=(KNOWN,), seen=(STOPPED,)),
                                              [("terminate-stopped", "i-1")]),
