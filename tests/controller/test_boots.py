@@ -296,6 +296,9 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
     assert boots._cause(world.site, [machine]) == ""
     machine = replace(machine, born=generation_time(first))
     assert boots._cause(world.site, [machine]) == "; its check failed: no scratch disk"
+    between = new_generation(world.now - 100)
+    world.slurm.set_node("pub1", comment=f"{GATE}{between}:no scratch disk")
+    assert boots._cause(world.site, [machine]) == "", "that is of another machine of the node"
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])

@@ -185,6 +185,12 @@ def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> N
     world.tick()
     assert world.alive() == []
     assert {row.pool for row in world.ledger.holds()} == {"b"}, "the other one has capacity"
+    refused = {
+        node: [d.reason for d in world.ledger.decisions(node) if d.kind == "refused"]
+        for node in ("a1", "a2", "b1", "b2")
+    }
+    assert all(len(reasons) == 1 for reasons in refused.values()), "each node is told of once"
+    assert len({str(reasons) for reasons in refused.values()}) == 1, "all with one reason"
     world.close()
 
 
