@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import holds
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import PUB, World, make_config
@@ -287,3 +288,38 @@ def test_nodes_that_a_growth_policy_starts_are_kept_back_for_it_when_they_are_le
         assert kept == {}
         assert sorted(held) == ["op1", *PUB]
     world.close()
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "ours"),
+    [
+        ("IDLE DRAIN", "slurm-elastic:hold:none left", True),
+        ("IDLE DRAIN", "", True),
+        ("IDLE DRAIN", "fan is broken", False),
+        ("IDLE", "slurm-elastic:hold:none left", False),
+        ("IDLE", "", False),
+    ],
+)
+def test_only_our_own_drain_is_lifted(states: str, reason: str, ours: bool) -> None:
+    node = SlurmNode(name="n", states=frozenset(states.split()), reason=reason)
+    assert holds.is_held(node) is ours
+
+
+@pytest.mark.parametrize(("spare", "held"), [(0, {"pub1", "pub2", "pub3"}), (1, {"pub1"})])
+def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
+    world: World, spare: int, held: set[str]
+) -> None:
+    """A policy keeps pub3 back, which is drained already; an operator's node is the operator's."""
+    pool, site = world.site.pools["burst"], world.site
+    site = dataclasses.replace(site, pool_of={**site.pool_of, "pub4": pool})
+    pool = replace(pool, nodes=(*pool.nodes, "pub4", "no-such-node"))
+    holds.hold_back(site, ["pub1", "pub3"], holds.BY_POLICY)
+    holds.hold_back(site, ["pub4"], "ann tests it", OPERATOR)
+    for name in ("pub3", "pub4"):
+        world.slurm.set_node(name, "IDLE", "DRAIN", "CLOUD", "POWERED_DOWN", reason="x")
+    view = world.slurm.nodes([*PUB, "pub4"])
+    found = holds.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
+    assert found == ([] if spare else ["pub2"])
+    rows = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
+    assert (set(rows), len(rows)) == (held, len(held))
+    assert is_drained(world.slurm.node("pub2")) is not bool(spare)
