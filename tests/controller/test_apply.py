@@ -359,3 +359,66 @@ def test_one_that_the_list_still_has_is_not_gone(world: World) -> None:
     repair.account_for_gone(world.site, "pub", [one])
     assert list(world.site.unadopted) == [("pub", one.id)]
     assert told(world, "pub2", "ended") == []
+
+
+def test_a_machine_of_a_type_that_the_configuration_lacks_costs_what_it_costs(
+    world: World,
+) -> None:
+    one = stranger(world, price=0.02, instance_type="unknown")
+    assert taken_in(world, one).worst_price == pytest.approx(0.02)
+
+
+# nodes that Slurm goes on with, or not
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "kept"),
+    [
+        ("IDLE", "", None),
+        ("ALLOCATED", "", None),
+        ("IDLE DRAIN", "slurm-elastic:x", None),
+        ("ALLOCATED DRAIN", "fan is broken", "fan is broken"),
+        ("IDLE DRAIN", "fan is broken", "-"),
+        ("IDLE POWERING_UP", "", "-"),
+        ("IDLE POWERING_DOWN", "", "-"),
+    ],
+)
+def test_a_node_without_its_machine_goes_down_where_that_helps_its_jobs(
+    world: World, states: str, reason: str, kept: str | None
+) -> None:
+    """Not one that is off, nor an idle one of an admin's, whose words stay."""
+    world.slurm.set_node("pub1", "CLOUD", *states.split(), reason=reason)
+    repair._fail_nodes(world.site, [actions.FailNode(node="pub1", reason=WHY)])
+    node = world.slurm.node("pub1")
+    assert is_down(node) is (kept != "-")
+    if is_down(node):
+        assert node.reason == (kept or "slurm-elastic:lost: the machine is gone")
+    assert told(world, "pub1", "node-lost") == [WHY] * (kept != "-")
+
+
+REBOOTED = "Node unexpectedly rebooted"
+
+
+def test_only_the_machine_of_the_node_that_ails_gets_another(world: World) -> None:
+    up(world, "pub1", "pub2", "op1")
+    world.slurm._requeue_jobs_of("pub1")
+    world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
+    repair.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    assert sorted(i.node for i in world.alive()) == ["op1", "pub2"]
+    assert len(told(world, "pub1", repair.NODE_FAILED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "known"),
+    [
+        (repair.NODE_FAILED, "{id}: it rebooted", True),
+        (repair.NODE_FAILED, "i-before: it rebooted", False),
+        ("terminated", "{id}: it rebooted", False),
+    ],
+)
+def test_a_failure_is_told_of_each_machine_of_a_node(
+    world: World, kind: str, reason: str, *, known: bool
+) -> None:
+    (one,) = up(world, "pub1")
+    world.site.record("r1", kind, ["pub1"], reason.format(id=one.id))
+    assert repair._is_told(world.site, row(world, one.id)) is known
