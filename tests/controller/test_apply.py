@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,9 +97,9 @@ def test_of_a_pool_that_the_configuration_has_lost_only_what_is_there_is_taken_i
 ) -> None:
     spec = intend(world, "pub1", "pub2")
     (one, other) = world.clouds["pub"].launch(spec)
-    del world.site.pools["burst"]
+    site = dataclasses.replace(world.site, pools={})
     retry = actions.Retry(generation=spec.generation, reason=WHY)
-    repair._retry(world.site, [retry], [replace(other, generation="another"), one])
+    repair._retry(site, [retry], [replace(other, generation="another"), one])
     assert [m.instance.id for m in world.ledger.machines()] == [one.id]
     assert world.ledger.open_launches() == ()
     assert calls(world, "launch") == 1, "ours, above"

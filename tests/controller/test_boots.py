@@ -404,7 +404,8 @@ def test_a_node_that_is_not_ours_to_power_down_is_not_given_up(world: World, sta
 def test_nodes_of_one_cloud_are_given_up_though_those_of_another_are_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, given_up = timeouts(world), []
+    looks = timeouts(world)
+    given_up: list[TimedOut] = []
     late = TimedOut(cloud="pub", machines=(booting(world, age=100.0),), doubtful=())
     none = TimedOut(cloud="onp", machines=(), doubtful=())
     monkeypatch.setattr(looks, "_late", lambda _: [none, late])
