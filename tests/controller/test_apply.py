@@ -15,6 +15,7 @@ from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, SlurmError
 from slurm_elastic.ledger import Condition, Ledger, Machine
 from slurm_elastic.model import CAPACITY, OPERATOR, Exclusion, Instance, LaunchSpec
+from slurm_elastic.model_ledger import generation_order
 from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.node_state import Phase, is_down, phase
@@ -118,7 +119,7 @@ def test_a_launch_is_not_repeated_for_a_node_that_was_suspended_since(
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
     number = world.program("suspend", [node], {}, received=world.now)
     (request,) = world.spool.pending()
-    at = repair.generation_order(spec.generation) + later
+    at = generation_order(spec.generation) + later
     world.site.suspends[number] = replace(request, received=at)
     repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
     assert (calls(world, "launch") > 0) is repeated
