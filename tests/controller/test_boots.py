@@ -296,6 +296,9 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
     assert boots._cause(world.site, [machine]) == ""
     machine = replace(machine, born=generation_time(first))
     assert boots._cause(world.site, [machine]) == "; its check failed: no scratch disk"
+    between = new_generation(world.now - 100)
+    world.slurm.set_node("pub1", comment=f"{GATE}{between}:no scratch disk")
+    assert boots._cause(world.site, [machine]) == "", "that is of another machine of the node"
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])
@@ -309,3 +312,103 @@ def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: b
         assert boots._rests(world.site, pool) is rests
         assert boots._rests(world.site, world.site.pools["rack"]) is False
         world.ledger.readmit(row.kind, row.scope)
+
+
+def test_only_a_cloud_whose_machines_boot_has_slurm_asked_who_came_up(world: World) -> None:
+    booting(world, "i-1", "pub1", age=100.0)
+    booting(world, "i-2", "pub2", age=100.0, cloud="onp")
+    world.ledger.registered("pub", ["i-1"], world.now)
+    before = world.slurm.calls["nodes"]
+    boots.record_registrations(world.site, "pub")
+    assert world.slurm.calls["nodes"] == before, "it is up, the other one is another cloud's"
+    boots.record_registrations(world.site, "onp")
+    assert world.slurm.calls["nodes"] == before + 1
+
+
+def held(world: World) -> set[str]:
+    return {row.scope for row in world.ledger.holds()}
+
+
+def drained(world: World) -> set[str]:
+    return {name for name in PUB if "DRAIN" in world.slurm.node(name).states}
+
+
+def test_a_pool_that_rests_is_kept_from_slurm_with_all_of_its_nodes(world: World) -> None:
+    record_boot_failures(world.site, [booting(world, age=100.0)], "boots", [7])
+    assert drained(world) == {"pub2", "pub3"}, "pub1 as soon as it has powered down"
+    assert held(world) == set(PUB)
+
+
+def test_where_the_pool_works_only_the_nodes_of_its_job_are_kept_from_slurm(world: World) -> None:
+    booting(world, "i-2", "pub3", age=100.0)
+    world.ledger.registered("pub", ["i-2"], world.now - 10.0)
+    late = booting(world, age=100.0)
+    record_boot_failures(world.site, [late], "boots", [7], mates=("pub2", "op1", "pub1"))
+    assert cool_downs(world) == {}
+    assert held(world) == {"pub1", "pub2"}
+    assert drained(world) == set()
+
+
+@pytest.mark.parametrize(
+    ("pool", "up", "rests"),
+    [("burst", 50.0, False), ("burst", 150.0, True), ("rack", 50.0, True)],
+    ids=["since the first of them was launched", "before that", "of another pool"],
+)
+def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
+    world: World, pool: str, up: float, rests: bool
+) -> None:
+    """Also one that has ended since."""
+    one = instance("i-9", "pub3", f"g{(world.now - 200) * 1000:.0f}-x", launched=world.now - 200,
+                   bought=offer(cloud="pub"))  # fmt: skip
+    world.ledger.adopt(one, pool, world.now - 200)
+    world.ledger.registered("pub", ["i-9"], world.now - up)
+    world.ledger.ended("pub", ["i-9"], "idle", world.now - up + 5)
+    failed = [booting(world, "i-1", "pub1", age=100.0), booting(world, "i-2", "pub2", age=10.0)]
+    record_boot_failures(world.site, failed, "boots", [7])
+    assert bool(cool_downs(world)) is rests
+
+
+def test_words_on_a_node_that_are_none_of_the_sites_check_are_not_told(world: World) -> None:
+    machine = booting(world, age=100.0)
+    world.slurm.set_node("pub1", comment=f"{machine.instance.generation}:fan is broken")
+    assert boots._cause(world.site, [machine]) == ""
+
+
+def timeouts(world: World) -> BootTimeouts:
+    worker = cast(Executor, Inline())
+    return BootTimeouts(world.site, worker, {"pub": worker}, world.spool, lambda _: True)
+
+
+@pytest.mark.parametrize(("misses", "counts"), [(0, 1), (1, 0)])
+def test_a_machine_that_its_cloud_does_not_list_counts_against_nobody_and_others_once(
+    world: World, misses: int, counts: int
+) -> None:
+    late = replace(booting(world, age=100.0), misses=misses)
+    looks = timeouts(world)
+    for _ in range(2):
+        looks._note(TimedOut(cloud="pub", machines=(late,), doubtful=()), [], ())
+    assert [b.count for b in world.ledger.breakers()] == [1] * counts
+
+
+@pytest.mark.parametrize("states", ["POWERING_UP DRAIN", "IDLE", ""])
+def test_a_node_that_is_not_ours_to_power_down_is_not_given_up(world: World, states: str) -> None:
+    """An admin has drained it, it came up, or Slurm does not know it any more."""
+    late = booting(world, node="pub1" if states else "pub9", age=100.0)
+    if states:
+        world.slurm.set_node("pub1", "CLOUD", *states.split(), reason="fan is broken")
+    timeouts(world)._give_up(TimedOut(cloud="pub", machines=(late,), doubtful=()))
+    assert world.ledger.breakers() == ()
+    assert world.ledger.machines()[0].suspending is None
+
+
+def test_nodes_of_one_cloud_are_given_up_though_those_of_another_are_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = timeouts(world)
+    given_up: list[TimedOut] = []
+    late = TimedOut(cloud="pub", machines=(booting(world, age=100.0),), doubtful=())
+    none = TimedOut(cloud="onp", machines=(), doubtful=())
+    monkeypatch.setattr(looks, "_late", lambda _: [none, late])
+    monkeypatch.setattr(looks, "_give_up", given_up.append)
+    looks._look()
+    assert given_up == [late]

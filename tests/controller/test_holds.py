@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import holds
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from tests.controller.world import PUB, World
+from tests.controller.world import PUB, World, make_config
 
 
 def drained(world: World) -> list[str]:
@@ -262,3 +265,61 @@ def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
     assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
     told = [d.kind for job in (7, 8) for d in world.ledger.decisions(f"job:{job}")]
     assert told == ["requeued"]
+
+
+@pytest.mark.parametrize("kind", [CAPACITY, POLICY])
+def test_nodes_that_a_growth_policy_starts_are_kept_back_for_it_when_they_are_let_go(
+    tmp_path: Path, kind: str
+) -> None:
+    """But for the policy's own word; a node that it keeps back already stays as it is."""
+    plain = make_config(tmp_path).pools
+    pools = (plain[0], replace(plain[1], policies=PoolPolicies(growth="bursts(waste=120)")))
+    world = World(tmp_path, pools=pools)
+    holds.hold_back(world.site, ["pub1"], "as before")
+    hold(world, ["pub1", "pub2", "pub3"])
+    hold(world, ["op1"])
+    holds.release(world.site, ["pub1", "pub2", "op1", "of-no-pool"], "there is room", kind)
+    kept = {row.scope: row.cause for row in world.ledger.holds() if row.kind == POLICY}
+    held = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
+    if kind == CAPACITY:
+        assert kept == {"pub1": "as before", "pub2": holds.BY_POLICY}
+        assert held == ["pub3"]
+    else:
+        assert kept == {}
+        assert sorted(held) == ["op1", *PUB]
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "ours"),
+    [
+        ("IDLE DRAIN", "slurm-elastic:hold:none left", True),
+        ("IDLE DRAIN", "", True),
+        ("IDLE DRAIN", "fan is broken", False),
+        ("IDLE", "slurm-elastic:hold:none left", False),
+        ("IDLE", "", False),
+    ],
+)
+def test_only_our_own_drain_is_lifted(states: str, reason: str, ours: bool) -> None:
+    node = SlurmNode(name="n", states=frozenset(states.split()), reason=reason)
+    assert holds.is_held(node) is ours
+
+
+@pytest.mark.parametrize(("spare", "held"), [(0, {"pub1", "pub2", "pub3"}), (1, {"pub1"})])
+def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
+    world: World, spare: int, held: set[str]
+) -> None:
+    """A policy keeps pub3 back, which is drained already; an operator's node is the operator's."""
+    pool, site = world.site.pools["burst"], world.site
+    site = dataclasses.replace(site, pool_of={**site.pool_of, "pub4": pool})
+    pool = replace(pool, nodes=(*pool.nodes, "pub4", "no-such-node"))
+    holds.hold_back(site, ["pub1", "pub3"], holds.BY_POLICY)
+    holds.hold_back(site, ["pub4"], "ann tests it", OPERATOR)
+    for name in ("pub3", "pub4"):
+        world.slurm.set_node(name, "IDLE", "DRAIN", "CLOUD", "POWERED_DOWN", reason="x")
+    view = world.slurm.nodes([*PUB, "pub4"])
+    found = holds.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
+    assert found == ([] if spare else ["pub2"])
+    rows = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
+    assert (set(rows), len(rows)) == (held, len(held))
+    assert is_drained(world.slurm.node("pub2")) is not bool(spare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.launch import Outcome, launch, spec_of
+from slurm_elastic.controller.launch import Outcome, forgive, launch, report_auth, spec_of
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -19,7 +20,7 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import Instance, LaunchSpec
+from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Market
 from tests.controller.world import World
 
 FOREVER = 10_000
@@ -207,3 +208,68 @@ def test_a_stopping_service_does_not_wait_for_a_busy_cloud(world: World) -> None
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
     assert launches(world) == 1
+
+
+@pytest.mark.parametrize(("deadline", "calls"), [(23.5, 7), (23.4, 6)])
+def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch, deadline: float, calls: int
+) -> None:
+    """Each is anything from its half up to its whole: of these the longest are taken here."""
+    timings = replace(world.config.timings, transient_deadline=deadline)
+    site = dataclasses.replace(world.site, config=replace(world.config, timings=timings))
+    drawn: list[tuple[float, float]] = []
+
+    def longest(least: float, most: float) -> float:
+        drawn.append((least, most))
+        return most
+
+    monkeypatch.setattr("slurm_elastic.controller.launch.random.uniform", longest)
+    world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
+    assert launch(site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
+    pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][: calls - 1]
+    assert drawn == [(pause / 2, pause) for pause in pauses]
+    assert launches(world) == calls
+
+
+def test_a_launch_that_stands_is_called_for_once_though_nothing_may_be_bought_by_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_for(world, "pub1")
+    monkeypatch.setattr(type(world.ledger), "end_only", "the disk is full")
+    assert launch(world.site, spec, "r1").outcome is Outcome.STARTED
+    assert [i.node for i in world.alive()] == ["pub1"]
+
+
+def cooled(world: World, scope: str, count: int) -> None:
+    row = Exclusion(kind=COOL_DOWN, scope=scope, until=world.now - 1, cause="x", count=count)
+    world.ledger.exclude(row)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_what_gave_all_that_was_asked_for_is_forgiven_its_refusals(
+    world: World, *, several: bool
+) -> None:
+    spec = spec_for(world, "pub1")
+    other = replace(spec.offer, market=Market.ON_DEMAND)
+    spec = replace(spec, alternatives=(other,) if several else ())
+    cooled(world, spec.offer.key, 2)
+    cooled(world, "pub/*/*/*", 0)
+    cooled(world, other.key, 3)
+    forgive(world.site, spec, world.clouds["pub"].launch(replace(spec, alternatives=())))
+    left = {one.scope: one.count for one in world.ledger.exclusions()}
+    assert left == {"pub/*/*/*": 0, other.key: 3}, "what refused nothing rests on"
+
+
+def test_a_cloud_that_does_not_say_which_of_its_machines_it_gave_is_forgiven(world: World) -> None:
+    """Where there was one offer alone, it was that one."""
+    spec = spec_for(world, "pub1")
+    cooled(world, spec.offer.key, 2)
+    forgive(world.site, spec, ())
+    assert world.ledger.exclusions() == ()
+
+
+def test_somebody_has_to_renew_the_credentials_of_a_cloud(world: World) -> None:
+    report_auth(world.site, AuthError("pub", "Denied", "the token is over"))
+    (health,) = world.ledger.health()
+    assert (health.name, health.code, health.checked) == ("pub", "auth", world.now)
+    assert "the token is over" in (health.error or "")

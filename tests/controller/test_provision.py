@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.controller import provision
+from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, Limits, Location, Market
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.spool import Request
 from tests.controller.world import SHAPE, World, make_config
 
 SPOT = "small/zone-1/spot"
@@ -185,6 +189,12 @@ def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> N
     world.tick()
     assert world.alive() == []
     assert {row.pool for row in world.ledger.holds()} == {"b"}, "the other one has capacity"
+    refused = {
+        node: [d.reason for d in world.ledger.decisions(node) if d.kind == "refused"]
+        for node in ("a1", "a2", "b1", "b2")
+    }
+    assert all(len(reasons) == 1 for reasons in refused.values()), "each node is told of once"
+    assert len({str(reasons) for reasons in refused.values()}) == 1, "all with one reason"
     world.close()
 
 
@@ -262,3 +272,191 @@ def test_machines_bought_at_too_low_a_price_count_at_the_one_that_is_learnt(many
     many.advance(30)
     assert len(many.alive()) == 1
     assert many.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(11.2)
+
+
+# what is left of a request
+
+
+def machine(
+    world: World, ident: str, node: str, *, cloud: str = "pub", registered: float | None = None
+) -> Machine:
+    made = instance(ident, node, f"g-{ident}", bought=offer(cloud=cloud))
+    world.ledger.adopt(made, "many", world.now)
+    (row,) = [m for m in world.ledger.machines() if m.instance.id == ident]
+    return replace(row, registered=registered)
+
+
+@pytest.mark.parametrize(
+    ("changes", "old"),
+    [
+        ({"registered": 100.0}, True),
+        ({"registered": 99.0}, True),
+        ({"registered": 101.0}, False),
+        ({"registered": None}, False),
+        ({"registered": 100.0, "node": "m2"}, False),
+        ({"registered": 100.0, "node": "m3"}, False),
+        ({"registered": 100.0, "cloud": "onp"}, False),
+    ],
+)
+def test_a_machine_is_of_the_past_where_its_node_was_up_long_before_it_is_asked_for_again(
+    many: World, changes: dict[str, Any], old: bool
+) -> None:
+    """m2 only powers down, and m3 is no node of the request."""
+    for node in ("m1", "m3"):
+        many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    many.slurm.set_node("m2", "IDLE", "CLOUD", "POWERING_DOWN")
+    row = machine(many, "i-1", **({"node": "m1"} | changes))
+    view = many.slurm.nodes(["m1", "m2", "m3"])
+    found = provision._past(many.site, "pub", ["m1", "m2"], view, [row], 100.0)
+    assert found == ([row] if old else [])
+
+
+def test_long_ago_is_before_a_node_could_power_down(many: World) -> None:
+    assert provision._long_ago(many.site, "pub") == many.now - many.config.timings.suspend_timeout
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_of_a_request_only_what_slurm_waits_for_and_nothing_serves_is_left(
+    many: World, again: bool
+) -> None:
+    for node in ("m1", "m2"):
+        many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    view = many.slurm.nodes(["m1", "m2", "m3"])
+    asked = Request(id="r1", kind="resume", nodes=MANY[:4], jobs={}, received=many.now)
+    left = provision._still_wanted(many.site, asked, MANY[:4], view, {"m2"}, again=again)
+    assert left == ["m1"]
+    told = {n: [d.reason for d in many.ledger.decisions(n)] for n in MANY[:4]}
+    gone = [] if again else ["Slurm does not have the node powering up (any more)"]
+    twice = [] if again else ["the node has a machine or an open launch already"]
+    assert told == {"m1": [], "m2": twice, "m3": gone, "m4": gone}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "pools", "looks"),
+    [(None, (None, None), 0), (None, (None, 2), 1), (2, (None, None), 1)],
+)
+def test_who_has_come_up_is_looked_for_where_only_so_many_may_boot(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cloud: int | None,
+    pools: tuple[int | None, ...],
+    looks: int,
+) -> None:
+    fields: dict[str, Any] = {"cloud": "pub", "cpus": 2, "memory": 4096}
+    settings = tuple(
+        PoolSettings(name=name, nodes=f"{name}[1-3]", max_booting=most, **fields)
+        for name, most in zip("ab", pools, strict=True)
+    )
+    pub = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE, max_booting=cloud)
+    world = World(tmp_path, clouds=(pub,), pools=settings, limits=Limits())
+    world.advance(1)
+    looked: list[str] = []
+    monkeypatch.setattr(provision, "record_registrations", lambda _, name: looked.append(name))
+    for node in ("a1", "b1"):
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    provision.provision(world.site, "pub", "r1", ["a1", "b1"], {})
+    assert looked == ["pub"] * looks
+    world.close()
+
+
+def test_for_a_job_that_one_pool_cannot_serve_the_other_one_buys_nothing(tmp_path: Path) -> None:
+    pools = tuple(
+        PoolSettings(name=n, cloud="pub", nodes=f"{n}[1-3]", cpus=2, memory=4096,
+                     markets=(market,))
+        for n, market in (("a", Market.SPOT), ("b", Market.ON_DEMAND))
+    )  # fmt: skip
+    cloud = make_config(tmp_path).clouds[1]
+    world = World(
+        tmp_path, clouds=(replace(cloud, limits=Limits(dollars_per_hour=9.0)),), pools=pools,
+        limits=Limits(),
+    )  # fmt: skip
+    mute(world)
+    world.clouds["pub"].limit("*/*/spot", 0)
+    world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
+    world.tick()
+    assert len(world.accounts["pub"].machines) == 0
+    assert {row.scope for row in world.ledger.holds()} == {"a1", "a2", "a3", "b1", "b2"}
+    world.close()
+
+
+def test_for_a_trouble_no_offer_is_ranked_and_the_whole_pool_is_held(many: World) -> None:
+    many.slurm.submit(1, ("m1",))
+    many.tick()
+    many.clouds["pub"].calls.clear()
+    many.slurm.set_node("m2", "ALLOCATED", "CLOUD", "POWERING_UP")
+    provision.provision(
+        many.site, "pub", "r1", ["m2"], {2: ["m2"]}, trouble="nobody has read the cloud"
+    )
+    assert [d.kind for d in many.ledger.decisions("m2")] == ["refused"]
+    assert {row.scope for row in many.ledger.holds()} == {*MANY} - {"m1"}
+    assert [call.name for call in many.clouds["pub"].calls] == []
+
+
+def test_while_nodes_wait_for_their_turn_no_ranking_of_them_is_kept(tmp_path: Path) -> None:
+    """They are looked at every few seconds."""
+    world = build(tmp_path, max_booting=1)
+    together(world, ("m1",), ("m2",))
+    world.tick()
+    before = [d.kind for d in world.ledger.decisions("m2")]
+    assert before.count("ranked") == 1
+    for _ in range(3):
+        left = provision.provision(world.site, "pub", "r9", ["m2"], {2: ["m2"]}, world.now)
+        assert left == ("m2",)
+    assert [d.kind for d in world.ledger.decisions("m2")] == [*before, "waiting"]
+    world.close()
+
+
+def test_of_one_request_the_first_ranking_is_kept_alone(tmp_path: Path) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    world.clouds["pub"].limit(SPOT, 1)
+    together(world, ("m1",), ("m2",))
+    world.tick()
+    assert nodes_of(world.alive()) == ["m1", "m2"]
+    for node in ("m1", "m2"):
+        assert [d.kind for d in world.ledger.decisions(node)].count("ranked") == 1
+    world.close()
+
+
+def test_a_cloud_that_chooses_nothing_itself_is_asked_for_one_offer_at_a_time() -> None:
+    assert provision._choices(object()) == 0  # type: ignore[arg-type]
+
+
+def test_what_machines_are_made_of_is_asked_where_some_are_kept_stopped(many: World) -> None:
+    many.slurm.submit(1, ("m1",))
+    many.tick()
+    (made,) = many.alive()
+    assert many.ledger.recipes([made.generation]) == {}
+
+
+def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
+    """m3 is asked for in another request, m4 serves a job that has all of its nodes."""
+    for node in ("m2", "m4"):
+        machine(many, f"i-{node}", node, registered=None)
+    pool = many.site.pools["many"]
+    short = provision.Shortfall(
+        request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}), nodes=("m1",), why="full"
+    )
+    jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
+    found = provision._gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
+    assert (found.failed, found.refused) == ((1,), ("m1",))
+    assert found.kept == ("m2",)
+
+
+def test_a_job_that_never_fits_is_not_hurried_back(
+    many: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurried: list[bool] = []
+    expect = many.site.requeues.expect
+
+    def noted(*args: Any, hurry: bool) -> None:
+        hurried.append(hurry)
+        expect(*args, hurry=hurry)
+
+    monkeypatch.setattr(many.site.requeues, "expect", noted)
+    for number, node in ((1, "m1"), (2, "m2")):
+        many.slurm.set_node(node, "ALLOCATED", "CLOUD", "POWERING_UP")
+        many.slurm.set_job(number, "CONFIGURING", nodes=(node,))
+    jobs = {1: ["m1", "m2"]}
+    forced = provision._turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
+    assert forced == {"m1"}
+    assert hurried == [False]

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.policies.node_state import Phase, phase
@@ -483,3 +484,23 @@ def test_a_loss_that_the_cloud_tells_fails_the_node_in_the_same_round(world: Wor
     world.advance(300)
     assert [m.id for m in world.alive()] != [machine.id]
     assert len(world.alive()) == 1, "the job has another machine"
+
+
+def test_a_round_is_over_however_it_went(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Round(world.site, "pub")
+    assert not made.is_over
+    monkeypatch.setattr(world.slurm, "nodes", lambda *_: {})
+    with pytest.raises(SlurmError):
+        made.run()
+    assert made.is_over
+
+
+def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world: World) -> None:
+    for cloud, node in (("pub", "pub1"), ("gone", "pub2")):
+        one = instance(f"i-{cloud}", node, f"g-{cloud}", bought=offer(cloud=cloud))
+        world.ledger.adopt(one, "burst", world.now)
+        world.ledger.stopping(cloud, [one.id], "idle", world.now)
+        world.ledger.has_stopped(cloud, {one.id: 0.01}, world.now)
+    LeakedInstances(world.site, []).report()
+    (health,) = [h for h in world.ledger.health() if h.name == "paid machines"]
+    assert (health.error or "").startswith("1 serve nobody: i-gone: ")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.audit_trail import tell_job
+from slurm_elastic.controller import provision
+from slurm_elastic.controller.provision import request_for
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import NO_SPOT, Exclusion
@@ -136,6 +138,17 @@ def test_a_cloud_without_offers_gives_the_nodes_back_with_its_words(
     assert phase(world.slurm.node("pub1")) in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
     refused = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "refused"]
     assert refused == [f"pub: Fake{error.__name__}: as it was asked to"]
+
+
+@pytest.mark.parametrize(("error", "told"), [(AuthError, ["auth"]), (CapacityError, [])])
+def test_only_where_offers_are_refused_for_our_credentials_somebody_has_to_renew_them(
+    world: World, error: type[ProviderError], told: list[str]
+) -> None:
+    world.clouds["pub"].fail_next(error, 1, "offers")
+    request = request_for("r1", world.site.pools["burst"], ["pub1"], {})
+    offers, why = provision._offers(world.site, request)
+    assert (offers, why) == ((), f"pub: Fake{error.__name__}: as it was asked to")
+    assert [health.code for health in world.ledger.health()] == told
 
 
 def test_offers_that_are_only_slow_to_come_are_waited_for(world: World) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, terms_of, with_offers
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.policies.cluster import cloud_view
+from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
 
 
@@ -52,3 +56,48 @@ def test_no_node_at_all_is_no_answer_and_no_failure_of_the_command(
     monkeypatch.setattr(site.slurm, "nodes", lambda *_: {})
     with pytest.raises(SlurmError, match=r"^sinfo: Slurm lists no node at all"):
         all_nodes(site.site)
+
+
+def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
+    site: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, real = sqlite3.OperationalError("disk I/O error"), site.ledger.observe
+    taken: list[Any] = []
+
+    def observe(*args: Any) -> None:
+        taken.append(args)
+        if len(taken) == 1:
+            raise error
+        real(*args)
+
+    given_up: list[Exception] = []
+    monkeypatch.setattr(site.ledger, "observe", observe)
+    monkeypatch.setattr(site.ledger, "give_up", given_up.append)
+    CloudReader(site.site, "pub").read()
+    assert given_up == [error]
+    assert taken == [("pub", (), site.now, site.site.pool_of)] * 2
+
+
+def test_held_nodes_are_looked_at_though_an_offer_cools_down(site: World) -> None:
+    site.advance(1)
+    for kind, scope in ((CAPACITY, "pub1"), (COOL_DOWN, "pub/a/b/c")):
+        site.ledger.exclude(
+            Exclusion(kind=kind, scope=scope, pool="burst", until=site.now - 1, cause="x")
+        )
+    site.slurm.set_node(
+        "pub1", "IDLE", "DRAIN", "POWERED_DOWN", "CLOUD", reason="slurm-elastic:hold:x"
+    )
+    view = see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ())
+    found = with_offers(site.site, view)
+    assert {pool: len(offers) for pool, offers in found.offers.items()} == {"burst": 2}
+
+
+@pytest.mark.parametrize(("flat", "price"), [(0.07, 0.07), (None, 0.10)])
+def test_a_listed_machine_costs_what_the_configuration_says_of_its_cloud_or_type(
+    site: World, monkeypatch: pytest.MonkeyPatch, flat: float | None, price: float
+) -> None:
+    site.slurm.submit(1, ("pub1",))
+    site.advance(5)
+    (machine,) = site.alive()
+    monkeypatch.setattr(FakeCloud, "flat_price", flat)
+    assert CloudReader(site.site, "pub")._listed_price(machine) == pytest.approx(price)

@@ -750,3 +750,42 @@ def test_a_crash_between_any_two_steps_is_repaired(
     parts = world.ledger.machines(ended_since=0, stopped=True)
     spans = sorted((m.instance.launched, m.ended) for m in parts if m.ended is not None)
     assert all(a[1] <= b[0] for a, b in pairwise(spans)), "paid twice"
+
+
+def test_what_machines_were_made_of_is_told_of_the_clouds_own_pools(world: World) -> None:
+    run(world, 1, "pub1")
+    run(world, 2, "op1")
+    rows = {m.instance.node: m for m in world.ledger.machines()}
+    some = [*rows.values(), replace(rows["pub1"], pool="gone")]
+    found = stopping.recipes_of(world.site, "pub", some)
+    assert found.fresh.keys() == {"burst"}
+    assert stopping.recipes_of(world.site, "pub", [rows["op1"]]) == stopping.NO_RECIPES
+
+
+def test_machines_of_a_pool_that_keeps_none_stopped_are_not_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    rows = [replace(m, pool="rack") for m in world.ledger.machines()]
+    looked: list[Any] = []
+    monkeypatch.setattr(stopping, "to_stop", lambda fit, *_: looked.append(fit))
+    assert stopping.choose(world.site, "pub", rows, world.slurm.nodes(["pub1"])) == []
+    assert looked == []
+
+
+def test_of_two_machines_at_one_price_the_first_node_gets_its_own(
+    open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = open_world(stopped=3)
+    run(world, 1, "pub1", "pub2")
+    idle(world)
+    monkeypatch.setattr(starting, "to_start", lambda mine, *_: list(reversed(mine)))
+    assert start(world, "pub1", "pub2", caps=(("pool:burst", 1),)) == {"pub1"}
+
+
+def test_where_machines_tell_their_address_themselves_a_start_tells_none(world: World) -> None:
+    run(world, 1, "pub1")
+    idle(world)
+    before = world.slurm.calls["set_addresses"]
+    start(world, "pub1")
+    assert world.slurm.calls["set_addresses"] == before

@@ -223,3 +223,16 @@ def test_a_machine_that_the_cloud_wrongly_has_as_stopped_keeps_its_job(world: Wo
     world.advance(300)
     assert world.alive() == []
     assert phase(world.slurm.node("pub1")) is not Phase.UP
+
+
+def test_that_a_list_is_right_again_is_no_error(
+    large: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    machines = run_jobs(large, MANY)
+    hide(large, *machines)
+    large.advance(300)
+    assert sum("list cannot be true" in r.getMessage() for r in caplog.records) == 1
+    show(large)
+    large.advance(60)
+    assert told(large) is None
+    assert sum("list cannot be true" in r.getMessage() for r in caplog.records) == 1

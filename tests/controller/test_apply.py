@@ -1,0 +1,426 @@
+"""What was decided for a cloud, carried out: each action by itself, on a site in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.controller import apply as repair
+from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, SlurmError
+from slurm_elastic.ledger import Condition, Ledger, Machine
+from slurm_elastic.model import CAPACITY, OPERATOR, Exclusion, Instance, LaunchSpec
+from slurm_elastic.model_ledger import generation_order
+from slurm_elastic.model_slurm import NOWHERE
+from slurm_elastic.policies import actions
+from slurm_elastic.policies.node_state import Phase, is_down, phase
+from tests.controller.world import PUB, World
+
+WHY = "so it was decided"
+FULL = Condition(end_only="the disk is full")
+
+
+def do(world: World, *some: actions.Action, seen: Sequence[Instance] = ()) -> None:
+    site = world.site
+    snapshot = see(site, terms_of(site, "pub"), all_nodes(site), tuple(seen))
+    repair.apply(site, "pub", some, snapshot)
+
+
+def doer(world: World) -> repair._Apply:
+    site = world.site
+    return repair._Apply(site, "pub", see(site, terms_of(site, "pub"), all_nodes(site)), {})
+
+
+def up(world: World, *nodes: str) -> list[Instance]:
+    for number, node in enumerate(nodes, 1):
+        world.slurm.submit(number, (node,))
+    world.advance(30)
+    return sorted(world.alive(), key=lambda one: one.node)
+
+
+def intend(world: World, *nodes: str, request: str = "r1") -> LaunchSpec:
+    pool = world.site.pools["burst"]
+    offer = world.clouds["pub"].offers(pool)[0]
+    spec = LaunchSpec(
+        generation=new_generation(world.now), pool=pool, nodes=nodes, offer=offer, jobs=(7,)
+    )
+    world.ledger.intend(spec, request, world.now)
+    return spec
+
+
+def calls(world: World, name: str) -> int:
+    return sum(call.name == name for call in world.clouds["pub"].calls)
+
+
+def told(world: World, subject: str, kind: str) -> list[str]:
+    return [d.reason for d in world.ledger.decisions(subject) if d.kind == kind]
+
+
+def row(world: World, machine: str) -> Machine:
+    (found,) = [m for m in world.ledger.machines() if m.instance.id == machine]
+    return found
+
+
+# open launches
+
+
+def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World) -> None:
+    spec = intend(world, "pub1")
+    do(world, actions.Abandon(generation=spec.generation, reason=WHY))
+    assert world.ledger.open_launches() == ()
+    launch = world.ledger.launch(spec.generation)
+    assert launch is not None
+    assert (launch.state, launch.error, launch.finished) == ("failed", WHY, world.now)
+
+
+def test_a_launch_that_is_not_known_is_not_called_again(world: World) -> None:
+    repair._retry(world.site, [actions.Retry(generation="g-unknown", reason=WHY)], ())
+    assert calls(world, "launch") == 0
+
+
+def test_while_nothing_can_be_written_down_no_launch_is_called_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = intend(world, "pub1")
+    monkeypatch.setattr(Ledger, "condition", FULL)
+    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    assert calls(world, "launch") == 0
+    assert len(world.ledger.open_launches()) == 1
+
+
+def test_of_a_pool_that_the_configuration_has_lost_only_what_is_there_is_taken_in(
+    world: World,
+) -> None:
+    spec = intend(world, "pub1", "pub2")
+    (one, other) = world.clouds["pub"].launch(spec)
+    site = dataclasses.replace(world.site, pools={})
+    retry = actions.Retry(generation=spec.generation, reason=WHY)
+    repair._retry(site, [retry], [replace(other, generation="another"), one])
+    assert [m.instance.id for m in world.ledger.machines()] == [one.id]
+    assert world.ledger.open_launches() == ()
+    assert calls(world, "launch") == 1, "ours, above"
+    assert told(world, "pub1", "confirmed") == [WHY]
+    assert told(world, "pub2", "confirmed") == []
+
+
+@pytest.mark.parametrize(
+    ("later", "node", "repeated"),
+    [(-1.0, "pub1", True), (0.0, "pub1", False), (1.0, "pub1", False), (1.0, "pub2", True)],
+)
+def test_a_launch_is_not_repeated_for_a_node_that_was_suspended_since(
+    world: World, later: float, node: str, *, repeated: bool
+) -> None:
+    spec = intend(world, "pub1")
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
+    number = world.program("suspend", [node], {}, received=world.now)
+    (request,) = world.spool.pending()
+    at = generation_order(spec.generation) + later
+    world.site.suspends[number] = replace(request, received=at)
+    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    assert (calls(world, "launch") > 0) is repeated
+
+
+def test_what_a_repeated_launch_is_refused_is_bought_elsewhere_and_told(world: World) -> None:
+    world.advance(1)  # nothing is bought before the cloud was read
+    spec = intend(world, "pub1", "pub2", "pub3")
+    for node in ("pub1", "pub2"):
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    world.clouds["pub"].fail_next(CapacityError, 1, "launch")
+    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    assert sorted(i.node for i in world.alive()) == ["pub1", "pub2"], "pub3 is not waited for"
+    for subject in ("pub1", "pub3", "job:7"):
+        (reason,) = told(world, subject, "retry-refused")
+        assert reason.startswith(f"{WHY}: pub: ")
+
+
+def test_what_a_repeated_launch_made_is_told_and_not_bought_twice(world: World) -> None:
+    spec = intend(world, "pub1")
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
+    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    assert told(world, "pub1", "retry-started") == [WHY]
+    assert calls(world, "launch") == 1
+    assert len(world.alive()) == 1
+
+
+def test_a_repeated_launch_that_stays_in_doubt_buys_nothing_else_and_stops_no_other(
+    world: World,
+) -> None:
+    first, second = intend(world, "pub1"), intend(world, "pub2")
+    for node in ("pub1", "pub2"):
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+    world.clouds["pub"].fail_next(AuthError, 1, "launch")
+    some = [actions.Retry(generation=s.generation, reason=WHY) for s in (first, second)]
+    repair._retry(world.site, some, ())
+    assert [i.node for i in world.alive()] == ["pub2"]
+    assert [r.generation for r in world.ledger.open_launches()] == [first.generation]
+
+
+# machines
+
+
+def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = up(world, "pub1", "pub2")
+    world.ledger.stopping("pub", [one.id, other.id], "idle", world.now)
+    monkeypatch.setattr(Ledger, "condition", FULL)
+    world.clouds["pub"].fail_next(AuthError, 1, "terminate")
+    doer(world)._stop([actions.StopAgain(machine=one.id, reason=WHY)])
+    assert row(world, one.id).stopping is None, "the next rounds end it, and stop it no more"
+    assert row(world, other.id).stopping is not None
+    doer(world)._stop([actions.StopAgain(machine=one.id, reason=WHY)])
+    assert [i.id for i in world.alive()] == [other.id]
+    assert calls(world, "stop") == 0
+
+
+def test_a_machine_that_its_cloud_cannot_stop_ends_in_the_same_round(world: World) -> None:
+    (one,) = up(world, "pub1")
+    world.ledger.stopping("pub", [one.id], "idle", world.now)
+    world.clouds["pub"].fail_next(ProviderError, 1, "stop")
+    do(world, actions.StopAgain(machine=one.id, reason=WHY))
+    assert world.alive() == []
+    assert told(world, "pub1", "terminated") == [WHY]
+
+
+def test_machines_end_each_for_its_own_reason_and_no_other_one(world: World) -> None:
+    one, other = up(world, "pub1", "pub2")
+    do(world, actions.Terminate(machine=one.id, reason=WHY))
+    assert [i.id for i in world.alive()] == [other.id]
+    assert told(world, "pub1", "terminated") == [WHY]
+
+
+@pytest.mark.parametrize("kind", [actions.NoteEnd, actions.NoteMissing])
+def test_machines_are_written_down_as_gone_each_with_its_reason(
+    world: World, kind: type[actions.OnMachine]
+) -> None:
+    one, other = up(world, "pub1", "pub2")
+    do(world, kind(machine=one.id, reason=WHY), kind(machine=other.id, reason="another"))
+    assert world.ledger.machines() == ()
+    assert told(world, "pub1", "ended") == [WHY]
+    assert told(world, "pub2", "ended") == ["another"]
+
+
+# nodes
+
+
+@pytest.mark.parametrize("told_by_cloud", [True, False])
+def test_a_node_whose_machine_is_gone_keeps_its_address_unless_the_cloud_has_told(
+    world: World, *, told_by_cloud: bool
+) -> None:
+    """Another machine may have it by now where the cloud says that it has ended."""
+    up(world, "pub1")
+    before = world.slurm.node("pub1").address
+    kind = actions.FailLost if told_by_cloud else actions.FailNode
+    some = [kind(node=name, reason=WHY) for name in ("no-such-node", "pub1")]
+    apply = doer(world)
+    apply._doers(())[kind](some)
+    assert is_down(world.slurm.node("pub1"))
+    assert world.slurm.node("pub1").address == (NOWHERE if told_by_cloud else before)
+    assert told(world, "pub1", "node-lost") == [WHY]
+    assert told(world, "job:1", "node-lost") == [WHY]
+
+
+def test_a_node_without_a_machine_that_slurm_took_out_of_service_is_told_and_powered_down(
+    world: World,
+) -> None:
+    why = "Low RealMemory (reported:2987 < 90.00% of configured:4096)"
+    world.slurm.set_node("pub1", "IDLE", "DRAIN", "CLOUD", reason=why, reason_user="slurm")
+    repair.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    (reason,) = told(world, "pub1", repair.NODE_FAILED)
+    assert why in reason
+    assert phase(world.slurm.node("pub1")) is Phase.POWERING_DOWN
+
+
+def test_a_node_is_given_back_with_the_reason_of_its_hold(world: World) -> None:
+    for number, node in enumerate(PUB[:2], 1):
+        world.slurm.set_node(node, "ALLOCATED", "POWERING_UP", "CLOUD")
+        world.slurm.set_job(number, "CONFIGURING", nodes=(node,))
+    hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="none left", until=world.now)
+    world.ledger.exclude(hold)
+    for node in PUB[:2]:
+        doer(world)._give_back([actions.GiveBack(node=node, reason=WHY)])
+    assert told(world, "job:1", "requeued") == ["its nodes cannot be had: none left"]
+    assert told(world, "job:2", "requeued") == [f"its nodes cannot be had: {WHY}"]
+
+
+def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
+    up(world, "pub1")
+    doer(world)._doers(())[actions.PowerDownWhenIdle](
+        [actions.PowerDownWhenIdle(node="pub1", reason=WHY)]
+    )
+    assert told(world, "pub1", "power-down-asap") == [WHY]
+
+
+def test_addresses_are_told_to_slurm(world: World) -> None:
+    do(world, actions.SetAddress(node="pub1", address="10.9.8.7", reason=WHY))
+    assert world.slurm.node("pub1").address == "10.9.8.7"
+
+
+def test_nodes_are_let_go_and_held_each_with_its_own_reason(world: World) -> None:
+    for kind, name in ((CAPACITY, "pub1"), (CAPACITY, "pub2"), (OPERATOR, "pub3")):
+        world.ledger.exclude(
+            Exclusion(kind=kind, scope=name, pool="burst", cause="x", until=world.now + 1e6)
+        )
+    do(
+        world,
+        actions.Release(node="pub1", hold=CAPACITY, reason="there is room"),
+        actions.Release(node="pub3", hold=OPERATOR, reason="its time is over"),
+        actions.Hold(node="pub2", pool="burst", reason="still full"),
+        actions.Hold(node="op1", pool="rack", reason="the rack is dark"),
+    )
+    assert {h.scope: h.cause for h in world.ledger.holds()} == {
+        "pub2": "still full",
+        "op1": "the rack is dark",
+    }
+    assert told(world, "pub1", "released") == ["there is room"]
+    assert told(world, "pub3", "released") == ["its time is over"]
+
+
+# buying for nodes
+
+
+def powering_up(world: World, *nodes: str) -> None:
+    for node in nodes:
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+
+
+def test_machines_are_bought_for_nodes_of_the_cloud_that_slurm_waits_for(world: World) -> None:
+    world.advance(1)
+    powering_up(world, "pub1", "op1")
+    doer(world)._launch(["pub1", "pub2", "op1", "of-no-pool"])
+    assert [i.node for i in world.alive()] == ["pub1"]
+
+
+def test_while_slurm_does_not_tell_its_jobs_each_node_is_served_for_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Any:
+        raise SlurmError(("squeue",), 1, "Socket timed out")
+
+    monkeypatch.setattr(world.slurm, "jobs", broken)
+    assert repair._jobs_of(world.site, ["pub1"]) == {}
+    monkeypatch.undo()
+    world.slurm.set_job(1, "CONFIGURING", nodes=("pub1", "pub2"))
+    world.slurm.set_job(2, "CONFIGURING", nodes=("pub3",))
+    assert repair._jobs_of(world.site, ["pub1"]) == {1: ("pub1", "pub2")}
+
+
+# adopting
+
+
+def stranger(world: World, **changes: Any) -> Instance:
+    (one,) = up(world, "op1")
+    return replace(one, cloud="pub", id="pub-x", node="pub2", generation="g-x", **changes)
+
+
+def taken_in(world: World, one: Instance, doubt: str = "") -> Machine:
+    adopt = [actions.Adopt(machine=one.id, reason=WHY)]
+    repair.adopt(world.site, adopt, [one], {one.id: doubt} if doubt else {})
+    return row(world, one.id)
+
+
+@pytest.mark.parametrize(("price", "worst"), [(0.01, 0.10), (0.50, 0.50)])
+def test_what_an_adopted_machine_may_cost_is_at_least_what_the_configuration_says(
+    world: World, price: float, worst: float
+) -> None:
+    one = stranger(world, price=price)
+    assert taken_in(world, one).worst_price == pytest.approx(worst)
+
+
+def test_an_adopted_machine_is_told_with_what_is_not_believed_of_it(world: World) -> None:
+    taken_in(world, stranger(world), "its price is no number")
+    assert told(world, "pub2", "adopted") == [
+        f"{WHY}; its tags are not believed: its price is no number"
+    ]
+    assert world.site.unadopted == {}
+
+
+def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_beside_others(
+    world: World,
+) -> None:
+    one = stranger(world, price=0.01)
+    elsewhere = replace(one, cloud="onp", id="onp-x")
+    for gone in (one, elsewhere):
+        world.site.unadopted[gone.cloud, gone.id] = gone
+    repair.account_for_gone(world.site, "pub", [])
+    (found,) = [m for m in world.ledger.machines(ended_since=0) if m.instance.id == one.id]
+    assert found.ended == world.now
+    assert found.worst_price == pytest.approx(0.10)
+    assert told(world, "pub2", "ended") == [repair.UNADOPTED]
+    assert list(world.site.unadopted) == [("onp", "onp-x")], "its list says nothing of the other"
+
+
+def test_one_that_the_list_still_has_is_not_gone(world: World) -> None:
+    one = stranger(world)
+    world.site.unadopted["pub", one.id] = one
+    repair.account_for_gone(world.site, "pub", [one])
+    assert list(world.site.unadopted) == [("pub", one.id)]
+    assert told(world, "pub2", "ended") == []
+
+
+def test_a_machine_of_a_type_that_the_configuration_lacks_costs_what_it_costs(
+    world: World,
+) -> None:
+    one = stranger(world, price=0.02, instance_type="unknown")
+    assert taken_in(world, one).worst_price == pytest.approx(0.02)
+
+
+# nodes that Slurm goes on with, or not
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "kept"),
+    [
+        ("IDLE", "", None),
+        ("ALLOCATED", "", None),
+        ("IDLE DRAIN", "slurm-elastic:x", None),
+        ("ALLOCATED DRAIN", "fan is broken", "fan is broken"),
+        ("IDLE DRAIN", "fan is broken", "-"),
+        ("IDLE POWERING_UP", "", "-"),
+        ("IDLE POWERING_DOWN", "", "-"),
+    ],
+)
+def test_a_node_without_its_machine_goes_down_where_that_helps_its_jobs(
+    world: World, states: str, reason: str, kept: str | None
+) -> None:
+    """Not one that is off, nor an idle one of an admin's, whose words stay."""
+    world.slurm.set_node("pub1", "CLOUD", *states.split(), reason=reason)
+    repair._fail_nodes(world.site, [actions.FailNode(node="pub1", reason=WHY)])
+    node = world.slurm.node("pub1")
+    assert is_down(node) is (kept != "-")
+    if is_down(node):
+        assert node.reason == (kept or "slurm-elastic:lost: the machine is gone")
+    assert told(world, "pub1", "node-lost") == [WHY] * (kept != "-")
+
+
+REBOOTED = "Node unexpectedly rebooted"
+
+
+def test_only_the_machine_of_the_node_that_ails_gets_another(world: World) -> None:
+    up(world, "pub1", "pub2", "op1")
+    world.slurm._requeue_jobs_of("pub1")
+    world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
+    repair.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    assert sorted(i.node for i in world.alive()) == ["op1", "pub2"]
+    assert len(told(world, "pub1", repair.NODE_FAILED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "known"),
+    [
+        (repair.NODE_FAILED, "{id}: it rebooted", True),
+        (repair.NODE_FAILED, "i-before: it rebooted", False),
+        ("terminated", "{id}: it rebooted", False),
+    ],
+)
+def test_a_failure_is_told_of_each_machine_of_a_node(
+    world: World, kind: str, reason: str, *, known: bool
+) -> None:
+    (one,) = up(world, "pub1")
+    world.site.record("r1", kind, ["pub1"], reason.format(id=one.id))
+    assert repair._is_told(world.site, row(world, one.id)) is known
