@@ -621,6 +621,18 @@ def test_the_word_of_a_launch_is_the_same_again_and_of_no_other(once: Bed, tmp_p
     assert (once.path / "enrolment.secret").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize(
+    "network",
+    [None, replace(NETWORK, enrol=Enrol.ONCE, clouds=("elsewhere",)),
+     replace(NETWORK, enrol=Enrol.CONSOLE)],
+    ids=["no network", "no tunnel", "by the console"],
+)  # fmt: skip
+def test_who_does_not_enrol_by_a_word_is_told_none(once: Bed, network: Network | None) -> None:
+    config = once.site.config
+    config = replace(config, join=replace(config.join, network=network))
+    assert enrolment_word(dataclasses.replace(once.site, config=config), "aws", "g1") == ""
+
+
 def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
     taken = Taken()
     desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
