@@ -304,6 +304,24 @@ def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
     assert "nodes=pub2 reason=account physics has spent" in caplog.text
 
 
+def test_a_job_that_is_refused_for_a_budget_is_not_started_at_once_elsewhere(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    overdraw(world)
+    hurried: list[bool] = []
+    expect = world.site.requeues.expect
+
+    def expected(*args: Any, hurry: bool = True) -> None:
+        hurried.append(hurry)
+        expect(*args, hurry=hurry)
+
+    monkeypatch.setattr(world.site.requeues, "expect", expected)
+    submit(world, 2, "physics")
+    world.tick()
+    assert hurried == [False]
+
+
 def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)

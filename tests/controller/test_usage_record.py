@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,13 @@ from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.controller import usage_record
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger.histograms import series
+from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import Rule, decide
@@ -191,6 +194,46 @@ def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
     assert [args[2:] for args in spans] == ([(*span, T)] if span else [])
 
 
+@pytest.mark.parametrize(("took", "due"), [(0.0, 60.0), (3.0, 60.0), (3.5, 70.0)])
+def test_it_looks_once_a_minute_and_for_a_twentieth_of_the_time_at_most(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch, took: float, due: float
+) -> None:
+    looks: list[float] = []
+
+    def look(_: UsageRecord) -> None:
+        looks.append(world.now)
+        world.now += took
+
+    monkeypatch.setattr(UsageRecord, "look", look)
+    record = UsageRecord(dataclasses.replace(site, monotonic=lambda: world.now), Inline())
+    record.looks.tick()
+    ended = world.now
+    for seconds in (0.0, due - 0.5, due):
+        world.now = ended + seconds
+        record.looks.tick()
+    assert [at - ended for at in looks] == [-took, due]
+
+
+@pytest.mark.parametrize(
+    ("generation", "begin", "told"),
+    [(f"g{T * 1000:.0f}x", T, 0.0), (f"g{T * 1000:.0f}x", T - 5, 0.0), ("another's", T, None)],
+    ids=["at once", "the clock was set back", "unreadable"],
+)
+def test_how_long_a_job_waits_for_its_machine_is_never_less_than_nothing_nor_guessed(
+    site: Site, generation: str, begin: float, told: float | None
+) -> None:
+    made = spec(generation, ("pub1",), site.pools["burst"], offer(cloud="pub"), jobs=(7,))
+    site.ledger.intend(made, "r1", T)
+    one = instance("i-1", "pub1", generation, launched=T, bought=offer(cloud="pub"))
+    site.ledger.launched(generation, [one], T)
+    site.ledger.registered("pub", ["i-1"], begin - 1)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1",), start=begin)], T + 20))
+    found = counted(site.config, site.ledger, T - 10, T + 100, T + 100)
+    assert found.get(series("resume_to_running_seconds_sum", cloud="pub")) == told
+    assert found[series("boot_seconds_sum", cloud="pub", pool="burst")] == 0.0
+    assert found[series("start_delay_seconds_sum", cloud="pub")] == 1.0
+
+
 @pytest.mark.parametrize(("ago", "asked"), [(180, 1), (181, 0)])
 def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     site: Site, world: World, ago: float, asked: int
@@ -256,6 +299,27 @@ def test_the_cost_of_a_job_is_noted_at_its_end_beside_the_sites_words(noting: Wo
     assert note.startswith("ticket 12 [slurm-elastic cost=$0.00")
     assert note.endswith(" market=spot]")
     assert float(note.partition("$")[2].split()[0]) == pytest.approx(dollars, rel=0.1)
+
+
+def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
+    site: Site, world: World
+) -> None:
+    hour, world.now = 3600.0, T
+    for number, node, market, begin, end in (
+        (7, "pub1", Market.SPOT, T - 3 * hour, T - 2 * hour),
+        (7, "pub2", Market.ON_DEMAND, T - hour, T),
+        (8, "pub3", Market.RESERVED, T - 3 * hour, T),
+    ):
+        bought = offer(cloud="pub", market=market, price=0.5)
+        one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
+        site.ledger.adopt(one, "burst", begin)
+        site.ledger.ended("pub", [one.id], "gone", end)
+        run = run_of(site, replace(JOB, id=number, nodes=(node,), start=begin, allocated="cpu=2"))
+        assert run is not None
+        site.ledger.write_runs([replace(run, end=end)])
+    ((job, (micro, markets)),) = costs_of(site, {7}).items()
+    assert (job, markets) == (7, {"spot", "on-demand"})
+    assert micro == pytest.approx(1_000_000, rel=0.01)
 
 
 def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(
