@@ -276,6 +276,19 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
     assert bool(world.ledger.asides()) is aside
 
 
+@pytest.mark.parametrize(("begin", "aside"), [(0.0, True), (1.0, False)])
+def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
+    make: Callable[..., World], begin: float, aside: bool
+) -> None:
+    world = make()
+    over = {"account:physics": Overdrawn(world.now + 30, "physics has spent it")}
+    world.slurm.set_job(
+        7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
+    )
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    assert bool(world.ledger.asides()) is aside
+
+
 @pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
 def test_only_the_begin_time_that_we_gave_is_taken_back(
     make: Callable[..., World], off: float, back: bool

@@ -711,6 +711,7 @@ def test_a_desk_whose_place_is_taken_opens_when_it_is_free(
     with socket.create_server(("127.0.0.1", 0)) as other:
         desk = Desk(tmp_path, "127.0.0.1", Taken(), port=other.getsockname()[1])
         desk.open()
+        assert "machines cannot enrol yet" in caplog.text
         desk.open()
         assert desk._server is None
         told = [r.getMessage() for r in caplog.records]

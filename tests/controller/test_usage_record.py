@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller import usage_record
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
@@ -19,7 +22,7 @@ from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
-from slurm_elastic.errors import SlurmError
+from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.ledger.histograms import series
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
@@ -56,6 +59,7 @@ def test_a_run_has_its_share_of_each_node_of_ours(site: Site) -> None:
     [
         replace(JOB, states=frozenset({"CONFIGURING"})),
         replace(JOB, states=frozenset({"PENDING"}), nodes=()),
+        replace(JOB, states=frozenset({"PENDING", "NODE_FAIL"})),
         replace(JOB, nodes=("own1",)),
         replace(JOB, start=0.0),
     ],
@@ -81,6 +85,69 @@ def test_a_run_is_written_once_and_once_more_at_its_end(site: Site, world: World
 def test_a_job_that_came_and_went_between_two_looks_is_kept(site: Site, world: World) -> None:
     (run,) = news(site, (), [ended(JOB, T + 12)], T + 60)
     assert (run.begin, run.end) == (T + 10, T + 12)
+
+
+def test_of_runs_that_ended_at_different_times_none_is_written_again(site: Site) -> None:
+    jobs = [ended(JOB, T + 100), ended(replace(JOB, id=8), T + 600)]
+    site.ledger.write_runs(news(site, (), jobs, T + 700))
+    assert news(site, (), jobs, T + 700) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "ok"),
+        (TransientError("pub", "Busy", "later"), "transient"),
+        (ValueError("nonsense"), "error"),
+    ],
+)
+def test_each_call_to_a_cloud_is_timed_and_counted_once(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception | None, outcome: str
+) -> None:
+    clock = [100.0]
+
+    def slow() -> None:
+        clock[0] += 2.5
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(usage_record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(world.clouds["pub"], "instances", slow)
+    record = UsageRecord(site, Inline())
+    with suppress(TransientError, ValueError):
+        world.clouds["pub"].instances()
+    record.look()
+    record.look()
+    found = {n: v for n, v in world.ledger.counters().items() if n.startswith("api_")}
+    labels = {"cloud": "pub", "call": "instances"}
+    assert found[series("api_calls", outcome=outcome, **labels)] == 1
+    assert found[series("api_seconds_sum", **labels)] == 2.5
+    assert found[series("api_seconds_bucket", le="+Inf", **labels)] == 1
+
+
+@pytest.mark.parametrize(
+    ("account", "told"), [("physics", "physics"), ("chemistry", "(other)"), ("", "(none)")]
+)
+def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
+    site: Site, account: str, told: str
+) -> None:
+    budgets = dict.fromkeys(("physics", "(none)"), Budget(per_day=1.0))
+    config = replace(site.config, policies=SitePolicies(account_budgets=budgets))
+    bought = offer(cloud="pub", price=0.5)
+    site.ledger.adopt(
+        instance("i-1", "pub1", "g1", launched=T - 3600, bought=bought), "burst", T - 3600
+    )
+    site.ledger.ended("pub", ["i-1"], "gone", T)
+    job = replace(JOB, nodes=("pub1",), start=T - 1800, allocated="cpu=2", account=account)
+    run = run_of(site, job)
+    assert run is not None
+    site.ledger.write_runs([replace(run, end=T)])
+    found = counted(config, site.ledger, T - 7200, T + 100, T + 200)
+    whole = found[series("dollars", cloud="pub", pool="burst", market="spot")]
+    unused = sum(v for name, v in found.items() if name.startswith("unused_dollars"))
+    used = found[series("account_dollars", account=told)]
+    assert (whole, used) == (pytest.approx(0.5, abs=1e-7), pytest.approx(0.25, abs=1e-7))
+    assert used + unused == pytest.approx(whole, abs=1e-9)
 
 
 def test_a_run_that_slurm_does_not_tell_any_more_is_over(site: Site, world: World) -> None:
@@ -305,18 +372,21 @@ def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
     site: Site, world: World
 ) -> None:
     hour, world.now = 3600.0, T
-    for number, node, market, begin, end in (
-        (7, "pub1", Market.SPOT, T - 3 * hour, T - 2 * hour),
-        (7, "pub2", Market.ON_DEMAND, T - hour, T),
-        (8, "pub3", Market.RESERVED, T - 3 * hour, T),
+    for node, market, begin, end in (
+        ("pub1", Market.SPOT, T - 3 * hour, T - hour),
+        ("pub2", Market.ON_DEMAND, T - hour, T),
     ):
         bought = offer(cloud="pub", market=market, price=0.5)
         one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
         site.ledger.adopt(one, "burst", begin)
         site.ledger.ended("pub", [one.id], "gone", end)
-        run = run_of(site, replace(JOB, id=number, nodes=(node,), start=begin, allocated="cpu=2"))
+    whole = replace(JOB, allocated="cpu=2")
+    for number, node, begin in (
+        (7, "pub1", T - 3 * hour), (8, "pub1", T - 2 * hour), (7, "pub2", T - hour)
+    ):  # fmt: skip
+        run = run_of(site, replace(whole, id=number, nodes=(node,), start=begin))
         assert run is not None
-        site.ledger.write_runs([replace(run, end=end)])
+        site.ledger.write_runs([replace(run, end=begin + hour)])
     ((job, (micro, markets)),) = costs_of(site, {7}).items()
     assert (job, markets) == (7, {"spot", "on-demand"})
     assert micro == pytest.approx(1_000_000, rel=0.01)
