@@ -276,6 +276,21 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
     assert bool(world.ledger.asides()) is aside
 
 
+def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    own = world.now + 1000
+    world.slurm.set_job(
+        7, "PENDING", account="physics", partitions=("main", "pub"), start=own, eligible=own,
+        reason="BeginTime",
+    )  # fmt: skip
+    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    (job,) = [job for job in world.slurm.jobs() if job.id == 7]
+    assert (job.partitions, job.begin) == (("main",), own)
+
+
 @pytest.mark.parametrize(("begin", "aside"), [(0.0, True), (1.0, False)])
 def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
     make: Callable[..., World], begin: float, aside: bool
