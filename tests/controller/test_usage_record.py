@@ -189,6 +189,22 @@ def test_a_job_of_several_launches_was_asked_for_with_the_first_of_them(site: Si
     assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
 
 
+def test_of_a_job_of_which_one_launch_cannot_be_read_it_is_not_told_how_long_it_waited(
+    site: Site,
+) -> None:
+    for node, generation in (("pub1", f"g{(T - 200) * 1000:.0f}x"), ("pub2", "another's")):
+        bought = offer(cloud="pub")
+        made = spec(generation, (node,), site.pools["burst"], bought, jobs=(7,))
+        site.ledger.intend(made, "r1", T - 200)
+        one = instance(f"i-{node}", node, generation, launched=T - 200, bought=bought)
+        site.ledger.launched(generation, [one], T - 200)
+        site.ledger.registered("pub", [one.id], T)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
+    counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
+    assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
+    assert series("resume_to_running_seconds_sum", cloud="pub") not in counts
+
+
 @pytest.mark.parametrize(("delay", "counts"), [(0, 1), (3600, 1), (3601, 0), (-1, 0)])
 def test_a_job_that_starts_an_hour_after_its_machine_did_not_wait_for_it(
     site: Site, delay: float, counts: int
