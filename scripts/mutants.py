@@ -61,8 +61,6 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
             yield operand
         case ast.Constant(value=bool() | int() | float() as value):
             yield ast.Constant(not value if isinstance(value, bool) else value + 1)
-        case ast.If(test=ast.Name("TYPE_CHECKING")):
-            return  # what is imported for types alone
         case ast.If(test=test) | ast.IfExp(test=test):
             yield _with(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Call(func=ast.Name(id=name)) if name in CALLED:
@@ -111,6 +109,11 @@ def _keywords(node: ast.AST) -> Sequence[ast.keyword]:
     return [*node.keywords, *(word for call in calls for word in call.keywords)]
 
 
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether what it imports is for types alone."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def _with(node: ast.AST, **fields: object) -> ast.AST:
     made = copy.copy(node)
     for name, value in fields.items():
@@ -129,9 +132,10 @@ class Place(NamedTuple):
 def places(path: Path, kind: str = "any") -> Iterator[Place]:
     """Each change of that kind of a module; some may turn out to be none."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    forms = {id(word.value) for one in ast.walk(tree) for word in _keywords(one)}
+    left = {id(word.value) for one in ast.walk(tree) for word in _keywords(one)}
+    left |= {id(one) for one in ast.walk(tree) if _is_for_types(one)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt) and id(node) not in forms:
+        if isinstance(node, ast.expr | ast.stmt) and id(node) not in left:
             yield from (Place(path, node, other) for other in OPERATORS[kind](node))
 
 

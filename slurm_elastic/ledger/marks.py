@@ -284,7 +284,7 @@ class Marks(Store):
             db.execute("delete from told where at < ?", (now - max(again, within),))
             rows = dict(db.execute("select key, at from told"))
             room = most - sum(at > now - within for at in rows.values())
-            new = [key for key in dict.fromkeys(keys) if rows.get(key, -again) <= now - again]
+            new = [key for key in dict.fromkeys(keys) if rows.get(key, -math.inf) <= now - again]
             new = new[: max(room, 0)]
             db.executemany(
                 "insert or replace into told (key, at) values (?, ?)", [(key, now) for key in new]

@@ -238,7 +238,8 @@ class Books:
             often = max(cloud.omitted[one.id], cloud.before[one.id]) >= self._misses
             hidden = often or row.suspending is not None
         else:
-            lost = self.lost_at >= one.launched - T0 and cloud.listed[one.id] < TOLD
+            made = self.machines[one.id].launched - T0  # it may have been started since
+            lost = self.lost_at >= made and cloud.listed[one.id] < TOLD
             lacked = max(cloud.omitted[one.id], cloud.before[one.id]) > 0
             hidden = lost or (one.generation in self._given_up and lacked)
         self.spared += hidden

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -429,6 +430,39 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
     made.looks.tick()
     assert world.ledger.asides() == ()
     assert made.looks._next == math.inf
+
+
+def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World]) -> None:
+    world = make(growth="on_demand")
+    for number in range(51):
+        plan = msgspec.to_builtins(ScalingPlan(covered=(number,)))
+        world.site.record("policy", "policy", ("pool:burst",), "x", {"plan": plan})
+    waiting = [
+        SlurmJob(id=number, states=frozenset({"PENDING"}), partitions=("pub",))
+        for number in range(51)
+    ]
+    assert autoscaler._recalled(world.site, "burst").remaining(waiting, {}) == tuple(range(1, 51))
+
+
+@pytest.mark.parametrize(("took", "due"), [(0.0, 5.0), (0.25, 5.0), (0.5, 10.0)])
+def test_a_look_is_due_when_the_site_says_and_takes_a_twentieth_of_the_time_at_most(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, took: float, due: float
+) -> None:
+    world = make(growth="on_demand")
+    looks: list[float] = []
+
+    def look(_: Autoscaler) -> None:
+        looks.append(world.now)
+        world.now += took
+
+    monkeypatch.setattr(Autoscaler, "look", look)
+    made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
+    made.looks.tick()
+    ended = world.now
+    for seconds in (0.0, due - 0.25, due):
+        world.now = ended + seconds
+        made.looks.tick()
+    assert [at - ended for at in looks] == [-took, due]
 
 
 def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., World]) -> None:

@@ -276,6 +276,34 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
     assert bool(world.ledger.asides()) is aside
 
 
+def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    own = world.now + 1000
+    world.slurm.set_job(
+        7, "PENDING", account="physics", partitions=("main", "pub"), start=own, eligible=own,
+        reason="BeginTime",
+    )  # fmt: skip
+    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    (job,) = [job for job in world.slurm.jobs() if job.id == 7]
+    assert (job.partitions, job.begin) == (("main",), own)
+
+
+@pytest.mark.parametrize(("begin", "aside"), [(0.0, True), (1.0, False)])
+def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
+    make: Callable[..., World], begin: float, aside: bool
+) -> None:
+    world = make()
+    over = {"account:physics": Overdrawn(world.now + 30, "physics has spent it")}
+    world.slurm.set_job(
+        7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
+    )
+    enforce(world.site, world.slurm.jobs(), over, world.now)
+    assert bool(world.ledger.asides()) is aside
+
+
 @pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
 def test_only_the_begin_time_that_we_gave_is_taken_back(
     make: Callable[..., World], off: float, back: bool
@@ -302,6 +330,24 @@ def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
     submit(world, 2, "physics")
     world.tick()
     assert "nodes=pub2 reason=account physics has spent" in caplog.text
+
+
+def test_a_job_that_is_refused_for_a_budget_is_not_started_at_once_elsewhere(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    overdraw(world)
+    hurried: list[bool] = []
+    expect = world.site.requeues.expect
+
+    def expected(*args: Any, hurry: bool = True) -> None:
+        hurried.append(hurry)
+        expect(*args, hurry=hurry)
+
+    monkeypatch.setattr(world.site.requeues, "expect", expected)
+    submit(world, 2, "physics")
+    world.tick()
+    assert hurried == [False]
 
 
 def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:

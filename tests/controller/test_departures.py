@@ -265,6 +265,7 @@ def test_a_partition_that_refuses_waiting_jobs_is_told_once(world: World) -> Non
     assert world.slurm.queue()[1].partitions == ("onp",)
     (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "not-redirected"]
     assert why.startswith("pub refuses it: ")
+    assert "redirected" not in world.kinds("job:1")
 
 
 def test_while_slurm_does_not_answer_nobody_is_told_of_a_refusal(world: World) -> None:
@@ -344,6 +345,33 @@ def test_a_job_that_nobody_moves_is_told_of_after_a_minute(
     departures.look()
     departures.look()
     assert world.kinds("job:1").count("not-moved") == told
+
+
+def test_a_job_of_two_machines_is_told_of_a_minute_after_the_first_was_to_leave(
+    world: World,
+) -> None:
+    CheckpointState(world.dir / FILE).close()
+    world.slurm.submit(1, ONP, 2, partitions=("onp",))
+    world.advance(60)
+    assert running(world) == {1: ONP}
+    leave(world, aggressive=True)
+    world.ledger.refresh()
+    departures = Departures(world.site)
+    departures.look()
+    (one,) = world.ledger.directives()
+    departures._noticed[one.number, "op1"] -= 61
+    departures.look()
+    assert world.kinds("job:1").count("not-moved") == 1
+
+
+def test_slurm_is_told_two_hundred_characters_of_why_a_node_leaves(world: World) -> None:
+    busy(world, 1)
+    (node,) = running(world)[1]
+    word = Departure(verb="drain", about="pool rack", nodes=ONP, scope="pool:rack")
+    carry_out(world.config, DirectAsk(word=word, reason="y" * 200), "alice", world.now)
+    world.advance(20)
+    reason = world.slurm.node(node).reason
+    assert (len(reason), reason[-20:]) == (200, "y" * 20)
 
 
 def test_what_leaves_and_who_is_waited_for_is_in_the_log(

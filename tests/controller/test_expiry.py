@@ -76,7 +76,9 @@ def test_a_cloud_that_does_not_answer_keeps_what_it_said(
     assert line.levelname == ("INFO" if isinstance(error, TransientError) else "ERROR")
 
 
-def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(world: World) -> None:
+def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     class Silent:
         """Whose credentials have no end, as far as it can tell."""
 
@@ -86,6 +88,7 @@ def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(world: World) ->
     site = world.site
     CredentialsEnd(type(site)(**{**vars(site), "providers": others}), Inline()).look()
     assert [h.name for h in world.ledger.health()] == ["credentials of pub"]
+    assert caplog.text == "", "nor is either of them a fault"
 
 
 def test_status_names_them_as_a_problem(world: World) -> None:

@@ -10,9 +10,12 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
 from msgspec import structs
 from patience import patience
@@ -426,11 +429,104 @@ def test_a_machine_without_an_address_is_not_tried_yet(
     assert bed.kinds() == []
 
 
-def test_closing_waits_for_the_tries_that_run(bed: Bed) -> None:
-    keys = bed.open(known=bed.sshd.host_key)
-    keys.close()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        keys._worker.submit(print)
+class Busy(Executor):
+    """Whose threads are all at work: nothing that it gets ends; how it was told to end."""
+
+    class Begun(Future[Any]):
+        def exception(self, timeout: float | None = None) -> None:
+            raise AssertionError(f"waited for, {timeout}")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ended: list[dict[str, bool]] = []
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        self.count += 1
+        return self.Begun()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.ended.append({"wait": wait, "cancel_futures": cancel_futures})
+
+
+def test_a_try_that_runs_is_neither_waited_for_nor_begun_again(bed: Bed) -> None:
+    ssh = bed.open(known=bed.sshd.host_key)._ssh
+    worker = Busy()
+    keys = MungeKeys(bed.site, ssh, worker=worker)
+    bed.machine()
+    for _ in range(3):
+        keys._next = float("-inf")
+        keys.tick()
+    assert worker.count == 1
+
+
+def test_closing_waits_for_the_tries_that_run_and_begins_no_other(bed: Bed) -> None:
+    ssh = bed.open(known=bed.sshd.host_key)._ssh
+    worker = Busy()
+    MungeKeys(bed.site, ssh, worker=worker).close()
+    assert worker.ended == [{"wait": True, "cancel_futures": True}]
+
+
+@pytest.mark.parametrize(
+    ("generation", "age", "tries"),
+    [("", 0.0, 1), ("", 10_000.0, 1), ("another's", 0.0, 1), ("another's", 10_000.0, 0)],
+)
+def test_a_machines_time_begins_with_its_launch_row_or_where_that_tells_none_with_its_cloud(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, generation: str, age: float, tries: int
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
+    bed.machine()
+    (known,) = bed.ledger.machines()
+    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
+    one = structs.replace(
+        known.instance, id="i-2", launched=bed.now - age,
+        generation=generation or known.instance.generation,
+    )  # fmt: skip
+    bed.ledger.adopt(one, "pub", bed.now)
+    assert pushes.tick(100.0) == tries
+
+
+def test_a_machine_with_a_wrong_key_is_tried_again(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
+    pushes.wrong = munge_keys.WrongHostKeyError("127.0.0.1 shows the host key x")
+    bed.machine()
+    assert [pushes.tick(clock) for clock in (100.0, 102.0, 107.0)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("port", "name"), [(21, "[10.0.0.1]:21"), (22, "10.0.0.1"), (23, "[10.0.0.1]:23")]
+)
+def test_a_connection_goes_by_our_key_alone_and_is_bounded_in_bytes_and_time(
+    monkeypatch: pytest.MonkeyPatch, port: int, name: str
+) -> None:
+    budgets: list[tuple[int, float]] = []
+    told: list[dict[str, object]] = []
+
+    def budget(most: int, seconds: float) -> str:
+        budgets.append((most, seconds))
+        return "the budget"
+
+    def connected(client: paramiko.SSHClient, address: str, **how: object) -> None:
+        told.append({"address": address, "known": list(client.get_host_keys().keys()), **how})
+        raise paramiko.SSHException("that is enough")
+
+    link = Shell()
+    monkeypatch.setattr(munge_keys, "Budget", budget)
+    monkeypatch.setattr(munge_keys.bounded, "connect", lambda *_: link)
+    monkeypatch.setattr(paramiko.SSHClient, "connect", connected)
+    theirs = host_key(f"ssh-rsa {paramiko.RSAKey.generate(1024).get_base64()}")
+    with pytest.raises(PushError, match="SSHException: that is enough"):
+        munge_keys.push(target(port=port, user="admin"), None, [theirs], b"")  # type: ignore[arg-type]
+    assert budgets == [(1024 * 1024, 7.0)]
+    times = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), 7.0)
+    assert told == [
+        {
+            "address": "10.0.0.1", "known": [name], "port": port, "username": "admin",
+            "pkey": None, "sock": link, "allow_agent": False, "look_for_keys": False, **times,
+        }
+    ]  # fmt: skip
+    assert link.closed
 
 
 class Shell:
@@ -439,6 +535,7 @@ class Shell:
     def __init__(self, code: int = 0, said: bytes = b"", *, hangs: bool = False) -> None:
         self.commands: list[tuple[str, float]] = []
         self.sent, self.ended = b"", False
+        self.why, self.closed = "", False
         self._code, self._said, self._hangs = code, said, hangs
         self.channel = self
 
@@ -459,6 +556,9 @@ class Shell:
 
     def recv_exit_status(self) -> int:
         return self._code
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def target(**fields: object) -> Target:
@@ -516,6 +616,8 @@ def test_what_goes_wrong_in_an_unknown_way_is_told_and_tried_again(
 def test_what_is_no_public_key_is_refused_with_its_words() -> None:
     with pytest.raises(ValueError, match="'hello there' is no public key"):
         host_key("hello there")
+    with pytest.raises(ValueError, match=f"^'{'x' * 40}' is no public key"):
+        host_key("x" * 50)
 
 
 def test_machines_of_a_cloud_that_left_the_configuration_get_no_key(bed: Bed) -> None:

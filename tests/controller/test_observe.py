@@ -327,6 +327,20 @@ def test_of_an_array_what_is_about_to_start_is_taken_off(make: Make) -> None:
     assert (found.pools[0].idle, found.pools[0].promised, found.pools[0].running) == ((), 3, 3)
 
 
+def test_a_job_that_one_pool_serves_takes_no_machine_of_the_next(tmp_path: Any) -> None:
+    plain = make_config(tmp_path)
+    pools = [replace(plain.pools[1], name=f"p{n}", nodes=f"pub{n}") for n in (1, 2)]
+    world = World(
+        clouds=(plain.clouds[1],), pools=tuple(pools), limits=Limits(),
+        policies=SitePolicies(growth="on_demand"), who=Who(accounts=("physics",)),
+    )  # fmt: skip
+    nodes, machines = idle(2, 600.0)
+    seen = view(*nodes, machines=machines, jobs=(job(1, submit=NOW - 5.0),))
+    (found,) = pool_groups(world.site, seen, dict.fromkeys(("p1", "p2"), CoveredJobs()))
+    world.close()
+    assert [pool.promised for pool in found.now.pools] == [1, 0]
+
+
 # which jobs were counted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -321,6 +322,7 @@ def test_a_server_that_cannot_listen(tmp_path: Path, slurm: FakeSlurm) -> None:
     server = PrologServer(tmp_path / "absent" / "prolog.sock", slurm)
     with pytest.raises(FileNotFoundError):
         server.start(threading.Event())
+    assert server._listener.fileno() == -1, "it leaves no descriptor"
     server.close()
 
 
@@ -465,6 +467,128 @@ def test_how_long_a_prolog_may_say_nothing_and_slurm_not_answer(
         assert bool(server._clients) is stays
 
 
+class Links:
+    """A server without threads, and a client that it has."""
+
+    def __init__(self, path: Path, slurm: FakeSlurm) -> None:
+        self.server = PrologServer(path, slurm)
+        self.link, self.other = socket.socketpair()
+        self.server._selector = selectors.DefaultSelector()
+        self.client = prolog._Client(self.link, 1, 0.0)
+        self.server._clients[1] = self.client
+        self.server._selector.register(self.link, selectors.EVENT_READ, self.client)
+
+    def __enter__(self) -> Links:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server._selector.close()
+        self.link.close()
+        self.other.close()
+
+    @property
+    def has_it(self) -> bool:
+        return bool(self.server._clients) and self.link.fileno() != -1
+
+
+@pytest.fixture
+def links(path: Path, slurm: FakeSlurm) -> Iterator[Links]:
+    with Links(path, slurm) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("more", "stays"), [(1, True), (2, False)])
+def test_a_hello_has_four_mebibytes_at_most(links: Links, more: int, stays: bool) -> None:
+    links.client.buffer = b"x" * (4 * 1024 * 1024 - 1)
+    links.other.sendall(b"x" * more)
+    links.server._read(links.client)
+    assert links.has_it is stays
+
+
+def test_who_is_gone_when_a_sign_of_life_is_due_is_forgotten(links: Links) -> None:
+    assert links.server._send(links.client, b".\n")
+    assert links.has_it
+    links.other.close()
+    links.server._send(links.client, b".\n")
+    assert not links.has_it
+
+
+def test_it_is_told_how_long_a_prolog_has_waited(
+    links: Links, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(prolog, "time", Clock(1000.0))
+    links.client.waiter = waiter(7, "pub1", 987.5)
+    links.server._let_go(links.client, "nodes are up")
+    assert "prolog let go job=7 waited=12.50 reason=nodes are up" in caplog.text
+    assert not links.has_it
+
+
+def test_a_ring_is_heard_once(links: Links) -> None:
+    server = links.server
+    server._bell_in, server._bell_out = socket.socketpair()
+    with server._bell_in, server._bell_out, socket.socket() as server._listener:
+        server._bell_out.setblocking(False)
+        server._ring()
+        server._attend(selectors.SelectorKey(server._bell_out, 0, selectors.EVENT_READ, None))
+        with pytest.raises(BlockingIOError):
+            server._bell_out.recv(1)
+
+
+def test_signs_of_life_go_out_every_five_seconds_and_the_end_is_looked_for_each_second(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1000.0)
+    selected: list[float] = []
+    signs: list[float] = []
+
+    def select(timeout: float) -> list[object]:
+        selected.append(timeout)
+        clock.now += timeout
+        return []
+
+    monkeypatch.setattr(prolog, "time", clock)
+    monkeypatch.setattr(links.server._selector, "select", select)
+    monkeypatch.setattr(links.server, "_drop_stale", lambda _: None)
+    monkeypatch.setattr(links.server, "_ended", lambda: clock.now >= 1012)
+    monkeypatch.setattr(links.server, "_send", lambda *_: signs.append(clock.now))
+    links.server._attend_all()
+    assert (signs, set(selected)) == ([1005.0, 1010.0], {1.0})
+
+
+def test_while_nobody_waits_it_looks_once_a_second_whether_it_is_to_end(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    monkeypatch.setattr(links.server._changed, "wait", waits.append)
+    monkeypatch.setattr(links.server, "_ended", lambda: len(waits) >= 3)
+    links.server._observe()
+    assert waits == [1.0, 1.0, 1.0]
+
+
+def test_without_descriptors_it_tries_again_in_a_tenth_of_a_second(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    waits: list[float | None] = []
+    monkeypatch.setattr(links.server, "_listener", Full(), raising=False)
+    monkeypatch.setattr(links.server._closing, "wait", waits.append)
+    links.server._accept()
+    assert waits == [0.1]
+
+
+def test_a_prolog_that_does_not_read_holds_nobody_up(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    connect()
+    wait_until(lambda: server._clients)
+    (client,) = server._clients.values()
+    assert not client.link.getblocking()
+    assert all(thread.daemon for thread in server._threads), "nor does a slow Slurm hold up an end"
+
+
 def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
     serve: Serve, connect: Connect, slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -476,7 +600,7 @@ def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
     assert bad.answer() == ""
     assert connect(7, "pub1").answer() == "go job is gone\n"
     assert "prolog turned away reason=Expected `int`" in caplog.text
-    assert "x" * 200 not in caplog.text, "a line of its beginning is enough"
+    assert f'line=b\'{{"job": "{"x" * 191}\'' in caplog.text, "200 bytes of it are enough"
     assert "Slurm cannot be read waiting=1 reason=" in caplog.text
     assert "watching for prologs failed waiting=1" in caplog.text
     assert "what nobody foresaw" in caplog.text

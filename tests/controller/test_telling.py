@@ -274,9 +274,34 @@ def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
     world.now += 3599
     made.look()
     assert len(keys) == 20
-    world.now += 2
+    world.now += 1
     made.look()
     assert len(keys) == len(set(keys)) == 25
+
+
+@pytest.mark.parametrize(("age", "told"), [(86400.0, 1), (86401.0, 0)])
+def test_what_was_lost_is_told_for_a_day(world: World, age: float, told: int) -> None:
+    state = CheckpointState(world.dir / FILE)
+    state.put(replace(rescue_of(42, 1000), step=Step.BACK, image=None, changed=world.now - age))
+    state.close()
+    found = [one for one in all_occasions(world.site) if one.event is Event.LOST]
+    assert len(found) == told
+
+
+def test_looking_for_lost_work_makes_no_file_where_nothing_saves_any(world: World) -> None:
+    assert list(all_occasions(world.site)) == []
+    assert not (world.dir / FILE).exists()
+
+
+def test_it_looks_twice_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(Teller, "look", lambda _: looks.append(world.now))
+    made = teller(world, webhook="http://127.0.0.1:9/")
+    for _ in range(61):
+        made.looks.tick()
+        world.now += 1
+    made.close()
+    assert [at - looks[0] for at in looks] == [0, 30, 60]
 
 
 def test_only_what_the_site_asks_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +326,7 @@ def test_a_rate_is_told_from_80_percent_of_a_cap_on(
         "cloud pub: machines may cost $0.20 an hour, the cap is $0.25"
     )
     assert both.keys() == ({"rate/cluster"} if told else set())
+    assert list(of_rate(config, Usage())) == [], "nothing runs"
 
 
 def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -> None:
@@ -374,6 +400,7 @@ def test_what_was_told_and_what_was_not_is_in_the_log(
     assert "not told way=mail event=paused error=" in caplog.text
     made.close()
     assert made._thread is not None
+    assert made._thread.daemon, "nor does the end of the daemon wait for a delivery"
     made._thread.join(patience(60))
     assert not made._thread.is_alive()
 

@@ -21,6 +21,7 @@ import pytest
 from msgspec.structs import replace
 from patience import eventually, patience
 
+from slurm_elastic.bounded import Budget
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
@@ -374,6 +375,46 @@ def test_a_console_is_read_after_a_pause_and_never_twice_at_once(
     assert bed.tunnels._again.keys() == {one.id}
 
 
+def test_a_read_that_is_not_over_is_known_until_it_is_though_its_machine_is_gone(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, read = bed.machine(), Future[None]()
+    monkeypatch.setattr(bed.tunnels._readers, "submit", lambda *_: read)
+    bed.tunnels.look()
+    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.tunnels.look()
+    assert bed.tunnels._reading == {one.id: read}
+    read.set_result(None)
+    bed.tunnels.look()
+    assert bed.tunnels._reading == {}
+
+
+def test_it_looks_twice_a_second_and_at_ten_consoles_at_once_every_two(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(Tunnels, "look", lambda _: looks.append(bed.clock))
+    bed.clock = 1000.0
+    made = Tunnels(bed.site, NETWORK, Inline(), hub=bed.hub)  # type: ignore[arg-type]
+    for _ in range(9):
+        made.looks.tick()
+        bed.clock += 0.25
+    assert looks == [1000.0, 1000.5, 1001.0, 1001.5, 1002.0]
+    assert made._pause == 2.0
+    assert made._readers._max_workers == 10
+    made.close()
+
+
+def test_closing_waits_for_a_console_that_is_read_and_reads_no_other(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[dict[str, bool]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(bed.tunnels._readers, "shutdown", lambda **how: ended.append(how))
+        bed.tunnels.close()
+    assert ended == [{"wait": True, "cancel_futures": True}]
+
+
 @pytest.mark.parametrize(
     ("before", "live", "learnt"), [(180, True, True), (181, True, False), (0, False, False)]
 )
@@ -646,7 +687,36 @@ def test_the_word_of_a_launch_is_the_same_again_and_of_no_other(once: Bed, tmp_p
     word = enrolment_word(once.site, "aws", "g1")
     assert word == enrolment_word(once.site, "aws", "g1") != enrolment_word(once.site, "aws", "g2")
     assert private_key(word, "pub1") == enrolment_key(word, "pub1") != private_key(word, "pub2")
-    assert (once.path / "enrolment.secret").stat().st_mode & 0o077 == 0
+    secret = once.path / "enrolment.secret"
+    assert secret.stat().st_mode & 0o077 == 0
+    assert len(set(secret.read_bytes())) > 8
+    assert len(secret.read_bytes()) == 32
+
+
+def test_the_secret_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").read_bytes())
+        assert not (tmp_path / "enrolment.secret").exists()
+
+    monkeypatch.setattr(enrolment.os, "fsync", sync)
+    word_of(tmp_path, "g1")
+    assert synced == [(tmp_path / "enrolment.secret").read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [None, replace(NETWORK, enrol=Enrol.ONCE, clouds=("elsewhere",)),
+     replace(NETWORK, enrol=Enrol.CONSOLE)],
+    ids=["no network", "no tunnel", "by the console"],
+)  # fmt: skip
+def test_who_does_not_enrol_by_a_word_is_told_none(once: Bed, network: Network | None) -> None:
+    config = once.site.config
+    config = replace(config, join=replace(config.join, network=network))
+    assert enrolment_word(dataclasses.replace(once.site, config=config), "aws", "g1") == ""
 
 
 def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
@@ -669,6 +739,7 @@ def test_a_desk_whose_place_is_taken_opens_when_it_is_free(
     with socket.create_server(("127.0.0.1", 0)) as other:
         desk = Desk(tmp_path, "127.0.0.1", Taken(), port=other.getsockname()[1])
         desk.open()
+        assert "machines cannot enrol yet" in caplog.text
         desk.open()
         assert desk._server is None
         told = [r.getMessage() for r in caplog.records]
@@ -699,7 +770,7 @@ def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(
         for _ in range(50):
             most = max(most, started())
             time.sleep(0.01)
-        assert most <= CLIENTS
+        assert most <= CLIENTS == 16
     monkeypatch.setattr(enrolment, "LINE", 0.5)
     desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
     desk.open()
@@ -769,6 +840,46 @@ def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> No
     finally:
         desk.close()
     assert len(taken.handed) == 1
+
+
+@pytest.mark.parametrize(("there", "left"), [(100_000, 100_001), (100_001, 1)])
+def test_public_parts_are_kept_of_a_hundred_thousand_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, left: int
+) -> None:
+    monkeypatch.setattr(enrolment, "run", lambda *_, **__: "public")
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    desk._public = {("g0", f"{number}"): "x" for number in range(there)}
+    desk.public_key("g1", "pub1")
+    assert len(desk._public) == left
+
+
+def test_a_line_has_five_seconds_to_come_and_a_client_as_many_to_find_a_seat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[tuple[int, float]] = []
+    waits: list[float] = []
+
+    class Seats:
+        def acquire(self, timeout: float) -> bool:
+            waits.append(timeout)
+            return True
+
+        def release(self) -> None: ...
+
+    def budget(most: int, seconds: float) -> Budget:
+        budgets.append((most, seconds))
+        return Budget(most, seconds)
+
+    monkeypatch.setattr(enrolment, "Budget", budget)
+    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    desk.open()
+    assert desk._server is not None
+    monkeypatch.setattr(desk._server, "seats", Seats())
+    try:
+        assert _asked(desk._server.server_address, K1) == "ok"  # type: ignore[arg-type]
+    finally:
+        desk.close()
+    assert (budgets, waits) == ([(64, 5.0)], [5.0])
 
 
 def test_the_public_part_of_a_key_is_made_once(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller import usage_record
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
-from slurm_elastic.errors import SlurmError
+from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.ledger.histograms import series
+from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import Rule, decide
@@ -53,6 +59,7 @@ def test_a_run_has_its_share_of_each_node_of_ours(site: Site) -> None:
     [
         replace(JOB, states=frozenset({"CONFIGURING"})),
         replace(JOB, states=frozenset({"PENDING"}), nodes=()),
+        replace(JOB, states=frozenset({"PENDING", "NODE_FAIL"})),
         replace(JOB, nodes=("own1",)),
         replace(JOB, start=0.0),
     ],
@@ -78,6 +85,69 @@ def test_a_run_is_written_once_and_once_more_at_its_end(site: Site, world: World
 def test_a_job_that_came_and_went_between_two_looks_is_kept(site: Site, world: World) -> None:
     (run,) = news(site, (), [ended(JOB, T + 12)], T + 60)
     assert (run.begin, run.end) == (T + 10, T + 12)
+
+
+def test_of_runs_that_ended_at_different_times_none_is_written_again(site: Site) -> None:
+    jobs = [ended(JOB, T + 100), ended(replace(JOB, id=8), T + 600)]
+    site.ledger.write_runs(news(site, (), jobs, T + 700))
+    assert news(site, (), jobs, T + 700) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "ok"),
+        (TransientError("pub", "Busy", "later"), "transient"),
+        (ValueError("nonsense"), "error"),
+    ],
+)
+def test_each_call_to_a_cloud_is_timed_and_counted_once(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception | None, outcome: str
+) -> None:
+    clock = [100.0]
+
+    def slow() -> None:
+        clock[0] += 2.5
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(usage_record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(world.clouds["pub"], "instances", slow)
+    record = UsageRecord(site, Inline())
+    with suppress(TransientError, ValueError):
+        world.clouds["pub"].instances()
+    record.look()
+    record.look()
+    found = {n: v for n, v in world.ledger.counters().items() if n.startswith("api_")}
+    labels = {"cloud": "pub", "call": "instances"}
+    assert found[series("api_calls", outcome=outcome, **labels)] == 1
+    assert found[series("api_seconds_sum", **labels)] == 2.5
+    assert found[series("api_seconds_bucket", le="+Inf", **labels)] == 1
+
+
+@pytest.mark.parametrize(
+    ("account", "told"), [("physics", "physics"), ("chemistry", "(other)"), ("", "(none)")]
+)
+def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
+    site: Site, account: str, told: str
+) -> None:
+    budgets = dict.fromkeys(("physics", "(none)"), Budget(per_day=1.0))
+    config = replace(site.config, policies=SitePolicies(account_budgets=budgets))
+    bought = offer(cloud="pub", price=0.5)
+    site.ledger.adopt(
+        instance("i-1", "pub1", "g1", launched=T - 3600, bought=bought), "burst", T - 3600
+    )
+    site.ledger.ended("pub", ["i-1"], "gone", T)
+    job = replace(JOB, nodes=("pub1",), start=T - 1800, allocated="cpu=2", account=account)
+    run = run_of(site, job)
+    assert run is not None
+    site.ledger.write_runs([replace(run, end=T)])
+    found = counted(config, site.ledger, T - 7200, T + 100, T + 200)
+    whole = found[series("dollars", cloud="pub", pool="burst", market="spot")]
+    unused = sum(v for name, v in found.items() if name.startswith("unused_dollars"))
+    used = found[series("account_dollars", account=told)]
+    assert (whole, used) == (pytest.approx(0.5, abs=1e-7), pytest.approx(0.25, abs=1e-7))
+    assert used + unused == pytest.approx(whole, abs=1e-9)
 
 
 def test_a_run_that_slurm_does_not_tell_any_more_is_over(site: Site, world: World) -> None:
@@ -117,6 +187,22 @@ def test_a_job_of_several_launches_was_asked_for_with_the_first_of_them(site: Si
     assert counts[series("resume_to_running_seconds_sum", cloud="pub")] == 310
     assert counts[series("resume_to_running_seconds_bucket", cloud="pub", le="+Inf")] == 1
     assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
+
+
+def test_of_a_job_of_which_one_launch_cannot_be_read_it_is_not_told_how_long_it_waited(
+    site: Site,
+) -> None:
+    for node, generation in (("pub1", f"g{(T - 200) * 1000:.0f}x"), ("pub2", "another's")):
+        bought = offer(cloud="pub")
+        made = spec(generation, (node,), site.pools["burst"], bought, jobs=(7,))
+        site.ledger.intend(made, "r1", T - 200)
+        one = instance(f"i-{node}", node, generation, launched=T - 200, bought=bought)
+        site.ledger.launched(generation, [one], T - 200)
+        site.ledger.registered("pub", [one.id], T)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
+    counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
+    assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
+    assert series("resume_to_running_seconds_sum", cloud="pub") not in counts
 
 
 @pytest.mark.parametrize(("delay", "counts"), [(0, 1), (3600, 1), (3601, 0), (-1, 0)])
@@ -191,6 +277,46 @@ def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
     assert [args[2:] for args in spans] == ([(*span, T)] if span else [])
 
 
+@pytest.mark.parametrize(("took", "due"), [(0.0, 60.0), (3.0, 60.0), (3.5, 70.0)])
+def test_it_looks_once_a_minute_and_for_a_twentieth_of_the_time_at_most(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch, took: float, due: float
+) -> None:
+    looks: list[float] = []
+
+    def look(_: UsageRecord) -> None:
+        looks.append(world.now)
+        world.now += took
+
+    monkeypatch.setattr(UsageRecord, "look", look)
+    record = UsageRecord(dataclasses.replace(site, monotonic=lambda: world.now), Inline())
+    record.looks.tick()
+    ended = world.now
+    for seconds in (0.0, due - 0.5, due):
+        world.now = ended + seconds
+        record.looks.tick()
+    assert [at - ended for at in looks] == [-took, due]
+
+
+@pytest.mark.parametrize(
+    ("generation", "begin", "told"),
+    [(f"g{T * 1000:.0f}x", T, 0.0), (f"g{T * 1000:.0f}x", T - 5, 0.0), ("another's", T, None)],
+    ids=["at once", "the clock was set back", "unreadable"],
+)
+def test_how_long_a_job_waits_for_its_machine_is_never_less_than_nothing_nor_guessed(
+    site: Site, generation: str, begin: float, told: float | None
+) -> None:
+    made = spec(generation, ("pub1",), site.pools["burst"], offer(cloud="pub"), jobs=(7,))
+    site.ledger.intend(made, "r1", T)
+    one = instance("i-1", "pub1", generation, launched=T, bought=offer(cloud="pub"))
+    site.ledger.launched(generation, [one], T)
+    site.ledger.registered("pub", ["i-1"], begin - 1)
+    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1",), start=begin)], T + 20))
+    found = counted(site.config, site.ledger, T - 10, T + 100, T + 100)
+    assert found.get(series("resume_to_running_seconds_sum", cloud="pub")) == told
+    assert found[series("boot_seconds_sum", cloud="pub", pool="burst")] == 0.0
+    assert found[series("start_delay_seconds_sum", cloud="pub")] == 1.0
+
+
 @pytest.mark.parametrize(("ago", "asked"), [(180, 1), (181, 0)])
 def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     site: Site, world: World, ago: float, asked: int
@@ -256,6 +382,30 @@ def test_the_cost_of_a_job_is_noted_at_its_end_beside_the_sites_words(noting: Wo
     assert note.startswith("ticket 12 [slurm-elastic cost=$0.00")
     assert note.endswith(" market=spot]")
     assert float(note.partition("$")[2].split()[0]) == pytest.approx(dollars, rel=0.1)
+
+
+def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
+    site: Site, world: World
+) -> None:
+    hour, world.now = 3600.0, T
+    for node, market, begin, end in (
+        ("pub1", Market.SPOT, T - 3 * hour, T - hour),
+        ("pub2", Market.ON_DEMAND, T - hour, T),
+    ):
+        bought = offer(cloud="pub", market=market, price=0.5)
+        one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
+        site.ledger.adopt(one, "burst", begin)
+        site.ledger.ended("pub", [one.id], "gone", end)
+    whole = replace(JOB, allocated="cpu=2")
+    for number, node, begin in (
+        (7, "pub1", T - 3 * hour), (8, "pub1", T - 2 * hour), (7, "pub2", T - hour)
+    ):  # fmt: skip
+        run = run_of(site, replace(whole, id=number, nodes=(node,), start=begin))
+        assert run is not None
+        site.ledger.write_runs([replace(run, end=begin + hour)])
+    ((job, (micro, markets)),) = costs_of(site, {7}).items()
+    assert (job, markets) == (7, {"spot", "on-demand"})
+    assert micro == pytest.approx(1_000_000, rel=0.01)
 
 
 def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(

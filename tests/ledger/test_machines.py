@@ -121,3 +121,14 @@ def test_the_most_that_a_machine_may_cost_is_that_of_its_offer(
     assert worst_price(instance(bought=bought), launch) == worst  # type: ignore[arg-type]
     ledger.launched("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
     assert [m.worst_price for m in ledger.machines()] == [worst]
+
+
+def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
+    ledger.intend(spec(), "r1", T0)
+    ledger.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.has_stopped("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
+    ledger.has_stopped("aws", {"i-1": 0.02}, T0 + 30)
+    (one,) = ledger.stopped()
+    assert (one.instance.id, one.instance.price, one.stopped) == ("i-1", 0.01, T0 + 20)
+    assert [m.instance.id for m in ledger.machines()] == ["i-2"]

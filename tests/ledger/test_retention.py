@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.ledger import Ledger, retention
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.model import Instance, LaunchSpec
-from slurm_elastic.model_ledger import MACHINE_JOBS
+from slurm_elastic.model_ledger import MACHINE_JOBS, Run
 from slurm_elastic.store.files import open_memory
 
 DAY = 86400.0
@@ -111,6 +111,16 @@ def test_launches_go_when_no_budget_counts_their_machines_and_machines_later(
     assert [m.instance.id for m in ledger.machines(ended_since=0)] == ["i-g1"]
     ledger.compact(end + 400 * DAY + 1)
     assert ledger.machines(ended_since=0) == ()
+
+
+def test_of_runs_of_jobs_the_latest_are_kept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MOST_RUNS", 2)
+    ledger.write_runs([Run(job=n, begin=T0, end=T0 + n) for n in (3, 1, 2, 4)])
+    ledger.write_runs([Run(job=5, begin=T0)])
+    ledger.compact(T0 + 60)
+    assert [r.job for r in ledger.runs(0, T0 + 60)] == [3, 4, 5]
 
 
 def test_a_machine_of_a_forgotten_launch_is_adopted_at_its_price(ledger: Ledger) -> None:
