@@ -291,8 +291,7 @@ def _provision_pool(
             break
         taken = _launch(site, request, spec, tried)
         had |= taken
-        if taken and len(had) < len(request.nodes):
-            offers = _without(offers, spec.offer, len(taken))
+        offers = _without(offers, spec.offer, len(taken))
     tried.tell()
     waiting, why = _waiting(site, request, decided, asked)
     coming = had.union(waiting)

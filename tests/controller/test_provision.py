@@ -172,7 +172,8 @@ def test_a_job_may_be_served_by_several_offers(tmp_path: Path) -> None:
     world.close()
 
 
-def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> None:
+def two_pools(tmp_path: Path) -> World:
+    """Of one cloud: a has spot machines, b on-demand ones."""
     pools = tuple(
         PoolSettings(name=n, cloud="pub", nodes=f"{n}[1-3]", cpus=2, memory=4096,
                      markets=(market,))
@@ -184,6 +185,11 @@ def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> N
         limits=Limits(),
     )  # fmt: skip
     mute(world)
+    return world
+
+
+def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> None:
+    world = two_pools(tmp_path)
     world.clouds["pub"].limit("small/zone-1/on-demand", 1)
     world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
     world.tick()
@@ -360,17 +366,7 @@ def test_who_has_come_up_is_looked_for_where_only_so_many_may_boot(
 
 
 def test_for_a_job_that_one_pool_cannot_serve_the_other_one_buys_nothing(tmp_path: Path) -> None:
-    pools = tuple(
-        PoolSettings(name=n, cloud="pub", nodes=f"{n}[1-3]", cpus=2, memory=4096,
-                     markets=(market,))
-        for n, market in (("a", Market.SPOT), ("b", Market.ON_DEMAND))
-    )  # fmt: skip
-    cloud = make_config(tmp_path).clouds[1]
-    world = World(
-        tmp_path, clouds=(replace(cloud, limits=Limits(dollars_per_hour=9.0)),), pools=pools,
-        limits=Limits(),
-    )  # fmt: skip
-    mute(world)
+    world = two_pools(tmp_path)
     world.clouds["pub"].limit("*/*/spot", 0)
     world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
     world.tick()
