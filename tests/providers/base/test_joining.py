@@ -17,13 +17,13 @@ from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.joining import Join, Ssh
+from slurm_elastic.config.joining import Join, Network, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.joining import program_of, wiping
+from slurm_elastic.providers.base.joining import TUNNEL_MARK, program_of, wiping
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.opennebula.requests import merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -69,6 +69,18 @@ def test_the_shipped_text_has_head_agent_and_times() -> None:
     assert "key_mark=\n" in text
     assert "@{" not in text
     subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+@pytest.mark.parametrize(("clouds", "there"), [((), True), (("aws",), True), (("one",), False)])
+def test_only_machines_that_are_to_open_a_tunnel_wait_for_it(
+    tmp_path: Path, clouds: tuple[str, ...], *, there: bool
+) -> None:
+    public = tmp_path / "wireguard.pub"
+    public.write_text(base64.b64encode(bytes(32)).decode())
+    network = Network(endpoint="h:51820", clouds=clouds, public_key=str(public))
+    given = config(head="10.99.0.1", network=network)
+    given = replace(given, clouds=(AWS, replace(AWS, name="one")))
+    assert (TUNNEL_MARK in program_of(given, AWS)) is there
 
 
 def test_no_secret_is_in_the_text(tmp_path: Path) -> None:
