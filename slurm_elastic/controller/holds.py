@@ -167,7 +167,7 @@ def is_held(node: SlurmNode) -> bool:
 
 
 def reject_nodes(
-    site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int = 0
+    site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int
 ) -> set[str]:
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
     nodes that could be had. Returns those that are powered down.

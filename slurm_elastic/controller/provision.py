@@ -60,7 +60,7 @@ def resume(
     view: Mapping[str, SlurmNode],
     state: LedgerState,
     *,
-    again: bool = False,
+    again: bool,
     trouble: str = "",
 ) -> tuple[str, ...]:
     """Serve the part of ``request`` that is of ``cloud``. Idempotent by node: what already has a
@@ -182,7 +182,7 @@ class Shortfall(Struct, frozen=True, kw_only=True):
     request: NodeRequest
     nodes: tuple[str, ...]
     why: str
-    spare: int = 0
+    spare: int
 
 
 def provision(

@@ -386,6 +386,17 @@ def test_ten_thousand_files_travel_and_no_more(
         one.found(())
 
 
+def test_all_places_of_what_is_too_much_are_named_and_no_others(
+    place: Path, walked: list[tuple[str, os.stat_result]]
+) -> None:
+    one = new(place)
+    one.places = (str(place), "/dev/shm", "/var/tmp")
+    blocks = (256 << 20) // 512
+    walked += [(f"{place}/big", seen_as(1, blocks)), ("/dev/shm/more", seen_as(2, 1))]
+    with pytest.raises(Refused, match=f"of files in {place} and /dev/shm, 256 MiB"):
+        one.found(())
+
+
 def test_256_mib_travel_and_no_more(place: Path, walked: list[tuple[str, os.stat_result]]) -> None:
     one = new(place)
     blocks = (256 << 20) // 512

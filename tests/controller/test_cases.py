@@ -167,7 +167,7 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
     pool = replace(world.site.pools["burst"], nodes=Counted(PUB))
     request = NodeRequest(id="r1", pool=pool, nodes=Counted(PUB[:2]))
     monkeypatch.setattr(Counted, "searches", 0)
-    reject_nodes(world.site, request, Counted(PUB[:2]), "none left")
+    reject_nodes(world.site, request, Counted(PUB[:2]), "none left", spare=0)
     assert Counted.searches == 0
     world.close()
 

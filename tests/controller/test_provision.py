@@ -430,7 +430,10 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
         machine(many, f"i-{node}", node, registered=None)
     pool = many.site.pools["many"]
     short = provision.Shortfall(
-        request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}), nodes=("m1",), why="full"
+        request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
+        nodes=("m1",),
+        why="full",
+        spare=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
     found = provision._gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
