@@ -261,13 +261,14 @@ def test_a_restarted_agent_knows_its_machines_and_ends_what_was_being_ended(run,
     agent = run()
     launch(agent, nodes=["n1", "n2"])
     before = running(agent, 2)
+    eventually(lambda: sorted(starts(settings)) == ["n1", "n2"])
     agent.close()
     os.kill(before["n2"]["process"]["pid"], signal.SIGKILL)
     again = run()
     eventually(lambda: machines(again).keys() == {"n1"})
     assert machines(again)["n1"]["process"] == before["n1"]["process"]
     assert launch(again, nodes=["n1", "n2"])["machines"][0]["id"] == before["n1"]["id"]
-    eventually(lambda: sorted(starts(settings)) == ["n1", "n2"])
+    assert sorted(starts(settings)) == ["n1", "n2"]
 
 
 def test_a_machine_started_just_before_a_crash_is_adopted_and_not_started_again(run, settings):
