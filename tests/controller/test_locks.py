@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from meanwhile import Meanwhile, Watched
+from msgspec import structs
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.controller import budget_enforcement, holds, provision
+from slurm_elastic.controller import budget_enforcement, holds, provision, starting
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
@@ -70,6 +71,37 @@ def test_two_clouds_that_decide_at_once_share_the_clusters_cap(
     provision.provision(site, "a", "r1", ("a1",), {})
     other.end()
     assert [machine.node for machine in world.alive()] == ["a1"]
+    assert "refused" in world.kinds("b1")
+    world.close()
+
+
+def test_a_start_and_a_purchase_that_are_decided_at_once_share_the_clusters_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Limits(dollars_per_hour=10.0)
+    keeping = structs.replace(pool("a", "a1"), stopped=1, stopped_price=0.01)
+    world = World(
+        tmp_path, clouds=(public("a", own), public("b", own)),
+        pools=(keeping, pool("b", "b1")), limits=Limits(dollars_per_hour=0.15),
+    )  # fmt: skip
+    world.slurm.submit(1, ("a1",))
+    world.advance(40)
+    world.slurm.finish(1)
+    world.advance(400)
+    assert [str(machine.state) for machine in world.alive()] == ["stopped"]
+    site, real = world.site, starting.new_generation
+    other = while_decided(
+        world, monkeypatch, lambda: provision.provision(site, "b", "r2", ("b1",), {})
+    )
+
+    def new_generation(now: float, after: float = 0.0) -> str:
+        other()
+        return real(now, after)
+
+    monkeypatch.setattr(starting, "new_generation", new_generation)
+    provision.provision(site, "a", "r1", ("a1",), {})
+    other.end()
+    assert [(machine.node, str(machine.state)) for machine in world.alive()] == [("a1", "running")]
     assert "refused" in world.kinds("b1")
     world.close()
 
