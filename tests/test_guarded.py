@@ -29,6 +29,7 @@ from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.ledger.enduring import Enduring, Followed
 from slurm_elastic.model import JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.providers.base.hosts import Hosts
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -120,6 +121,21 @@ def test_connections_to_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shells._client("h", 0.0) == (connection, False)
         assert shells._client("h", 0.0) == (connection, True)
     shells.close()
+
+
+class Doors(Hosts[str]):
+    def _opened(self, host: str) -> str:
+        return host
+
+    def _close(self, connection: str) -> None:
+        """It was none."""
+
+
+def test_connections_of_a_cloud() -> None:
+    doors = Doors("c", ("h",), 60.0)
+    assert doors.connection("h") == "h"
+    assert doors.connection("h") == "h"
+    doors.forget("h")
 
 
 def test_times_of_calls() -> None:
