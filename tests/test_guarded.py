@@ -54,6 +54,7 @@ pytestmark = pytest.mark.usefixtures("guarded")
 def test_the_ledger(tmp_path: Path, kind: type[Ledger]) -> None:
     ledger = kind(tmp_path / "ledger.db")
     ledger.refresh()
+    ledger.read_whole("c", 4.0)
     ledger.intend(spec(), "r1", 5.0)
     with ledger.together():
         ledger.intend(spec(), "r1", 5.0)
@@ -82,6 +83,8 @@ def test_the_ledger_of_the_other_service(tmp_path: Path) -> None:
     assert followed.machines() == ()
     followed.lift_requeue(8, 0, 1.0)
     assert followed.lifted_requeues()
+    followed.settle(5.0, {})
+    assert followed.settled() == 5.0
     followed.close()
     ledger.close()
 
