@@ -160,11 +160,11 @@ class Trial:
         text = said.read_text(encoding="utf-8", errors="replace")
         if "ImportError while loading conftest" in text:
             return "import: " + text.strip().rpartition("\nE ")[2].strip()
+        if (found := re.search(r"^(?:FAILED|ERROR) (tests/.+)$", text, re.MULTILINE)) is not None:
+            return found[1]
         if "MemoryError" in text:
             return "memory"
-        if (found := re.search(r"^(?:FAILED|ERROR) (tests/.+)$", text, re.MULTILINE)) is None:
-            raise SystemExit(f"scripts/mutate: exit {run.exitcode} of pytest:\n{text[-2000:]}")
-        return found[1]
+        raise SystemExit(f"scripts/mutate: exit {run.exitcode} of pytest:\n{text[-2000:]}")
 
 
 _FORK = multiprocessing.get_context("fork")

@@ -299,8 +299,8 @@ class PrologServer:
             log.info(
                 "prolog let go job=%d waited=%.2f reason=%s", client.waiter.job, waited, reason
             )
-        if self._send(client, f"go {reason}\n".encode()):
-            self._drop(client)
+        self._send(client, f"go {reason}\n".encode())
+        self._drop(client)
 
     def _drop_stale(self, now: float) -> None:
         """The waiting prologs that never said who they are, and all if Slurm cannot be read."""
@@ -311,14 +311,12 @@ class PrologServer:
             elif client.waiter and unreadable and now - client.waiter.since > self._patience.sign:
                 self._let_go(client, "Slurm cannot be read")
 
-    def _send(self, client: _Client, data: bytes) -> bool:
-        """Whether it was sent; a client that is gone or does not read is dropped."""
+    def _send(self, client: _Client, data: bytes) -> None:
+        """A client that is gone or does not read is dropped."""
         try:
             client.link.send(data)
         except OSError:
             self._drop(client)
-            return False
-        return True
 
     def _drop(self, client: _Client) -> None:
         if self._clients.pop(client.id, None) is None:

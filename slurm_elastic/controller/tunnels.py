@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 
@@ -46,6 +46,8 @@ PAUSE = 2.0
 READERS = 10
 FRESH = 180.0
 """Seconds after a handshake by which a peer that is there has made another."""
+ENDED_LATELY = 3600.0
+"""Seconds for which a machine that has ended keeps its address from staying let in."""
 CONSOLE_READ = 1 << 18
 """Characters of a console, the last ones, that are looked at: clouds keep fewer."""
 CORRELATION = "tunnel"
@@ -123,9 +125,11 @@ class Tunnels:
 
     def _apply(self) -> None:
         with self._applying:
+            # Before the machines: one that is adopted in between must not be shut out.
+            unlearnt = self._site.providers.keys() - self._site.ledger.clouds_read()
             seen, clock = self._seen(), self._site.monotonic()
             known = (*seen.peers, *self._enrolling(seen))
-            peers = (*known, *self._unlearnt(known, seen.over))
+            peers = (*known, *(self._staying(unlearnt, known, seen.over) if unlearnt else ()))
             if frozenset(peers) == self._applied and clock < self._due:
                 return
             self._applied = None
@@ -165,15 +169,13 @@ class Tunnels:
         pool = self._site.pool_of.get(node)
         return pool.cloud if pool is not None else ""
 
-    def _unlearnt(self, wanted: Sequence[Peer], over: Sequence[Tunnel]) -> list[Peer]:
-        """While a new ledger has yet to learn of a cloud's machines, who is in stays in: those with
-        a tunnel until all clouds with one are learnt, the others until all others are. Not whose
-        end it knows of (``over``, of those with a tunnel).
+    def _staying(
+        self, unlearnt: Set[str], wanted: Sequence[Peer], over: Sequence[Tunnel]
+    ) -> list[Peer]:
+        """While a new ledger has yet to learn of clouds, who is in stays in: those with a tunnel
+        until all clouds with one are learnt, the others until all others are. Not those whose end
+        it knows of; ``over``: of these the ones with a tunnel.
         """
-        state = self._site.ledger.state()
-        unlearnt = self._site.providers.keys() - state.read_whole
-        if not unlearnt:
-            return []
         there = self._hub(Show())
         kept: list[Peer] = []
         if unlearnt & self._clouds:
@@ -181,10 +183,16 @@ class Tunnels:
             kept += (Peer(address=at, key=one.key, live=one.live) for at, one in tunnels)
         if unlearnt - self._clouds:
             kept += (Peer(address=at) for at in there.plain)
-        ending = {m.instance.address for m in state.machines if m.suspending is not None}
-        addresses = {p.address for p in wanted} | ending
+        addresses = {p.address for p in wanted} | self._ending()
         keys = {p.key for p in wanted if p.key} | {row.key for row in over}
         return [p for p in kept if p.address not in addresses and p.key not in keys]
+
+    def _ending(self) -> set[str]:
+        """The addresses of machines that end, or have ended lately."""
+        lately = self._site.now() - ENDED_LATELY
+        known = self._site.ledger.machines(ended_since=lately)
+        over = [m for m in known if m.suspending is not None or m.ended is not None]
+        return {m.instance.address for m in over if m.instance.address}
 
     def _recover(self) -> None:
         """Machines that a lost ledger knew the keys of: the hub knows them still. A key that is in

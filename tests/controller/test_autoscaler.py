@@ -30,6 +30,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
 from slurm_elastic.slurm.fragment import slurm_weights
 from slurm_elastic.testing.in_memory import Inline
+from tests.controller.looks import Looks
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
 
 
@@ -449,20 +450,10 @@ def test_a_look_is_due_when_the_site_says_and_takes_a_twentieth_of_the_time_at_m
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, took: float, due: float
 ) -> None:
     world = make(growth="on_demand")
-    looks: list[float] = []
-
-    def look(_: Autoscaler) -> None:
-        looks.append(world.now)
-        world.now += took
-
-    monkeypatch.setattr(Autoscaler, "look", look)
+    looks = Looks(world, took)
+    monkeypatch.setattr(Autoscaler, "look", looks)
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
-    made.looks.tick()
-    ended = world.now
-    for seconds in (0.0, due - 0.25, due):
-        world.now = ended + seconds
-        made.looks.tick()
-    assert [at - ended for at in looks] == [-took, due]
+    assert looks.begun(made.looks, due) == [-took, due]
 
 
 def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., World]) -> None:

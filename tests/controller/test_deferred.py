@@ -13,6 +13,7 @@ from slurm_elastic.controller.deferred import DeferredUpdates, bar
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.testing.in_memory import Inline
+from tests.controller.looks import Looks
 from tests.controller.world import World
 
 
@@ -126,3 +127,16 @@ def test_it_is_busy_while_jobs_are_waited_for(passes: Passes) -> None:
     passes.world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))
     passes.told.expect(passes.world.slurm.queue()[1], 0.0, ["pub1"])
     assert passes.settler.busy
+
+
+@pytest.mark.parametrize(
+    ("took", "fails", "due"),
+    [(0.0, False, 0.3), (0.0625, False, 0.3125), (0.25, False, 1.25), (0.0, True, 5.0)],
+)
+def test_a_pass_is_due_soon_takes_a_fifth_of_the_time_at_most_and_later_where_one_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch, took: float, *, fails: bool, due: float
+) -> None:
+    looks = Looks(world, took, fails=fails)
+    monkeypatch.setattr(DeferredUpdates, "_settle", looks)
+    made = DeferredUpdates(world.site, Inline())  # type: ignore[arg-type]
+    assert looks.begun(made.looks, due) == pytest.approx([-took, due], abs=1e-6)

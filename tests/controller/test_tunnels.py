@@ -35,7 +35,7 @@ from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Seen
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market
 from slurm_elastic.model_ledger import Tunnel
-from slurm_elastic.policies.peers import Peer
+from slurm_elastic.policies.peers import Admission, Peer
 from slurm_elastic.programs.tunnel import enrolment_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -478,14 +478,45 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     bed.hub.peers = (Peer(address="10.0.0.5"), Peer(address="10.0.0.6"))
     bed.tunnels.look()
     assert [p.address for p in bed.hub.peers] == ["10.0.0.5", "10.0.0.6"]
-    one = bed.machine()
-    bed.ledger.observe("aws", [one], bed.now)
+    one, other = bed.machine(), replace(bed.machine("pub2"), address="10.0.0.6")
+    bed.ledger.observe("aws", [one, other], bed.now)
     bed.ledger.suspending("aws", [one.id], "idle", bed.now)
     bed.tunnels.look()
     assert [p.address for p in bed.hub.peers] == ["10.0.0.6"], "its end is decided"
+    bed.ledger.ended("aws", [other.id], "not listed", bed.now)
+    bed.tunnels.look()
+    assert bed.hub.peers == ()
+    bed.hub.peers = (Peer(address="10.0.0.7"),)
+    bed.clock += bed.site.config.timings.reconcile
+    bed.tunnels.look()
+    assert [p.address for p in bed.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
     bed.ledger.read_whole("aws", bed.now)
     bed.tunnels.look()
     assert bed.hub.peers == ()
+    bed.tunnels.close()
+    bed.ledger.close()
+
+
+def test_a_machine_that_is_learnt_of_while_the_hub_is_told_stays_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = Bed(tmp_path, Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES))
+    bed.ledger.close()
+    bed.ledger = Ledger(tmp_path / "new.db")
+    bed.tunnels.close()
+    bed.open()
+    bed.hub.peers = (Peer(address="10.0.0.5"),)
+    seen = bed.tunnels._seen
+
+    def seen_before() -> Admission:
+        found = seen()
+        bed.ledger.observe("aws", [bed.machine()], bed.now)
+        bed.ledger.read_whole("aws", bed.now)
+        return found
+
+    monkeypatch.setattr(bed.tunnels, "_seen", seen_before)
+    assert bed.tunnels.apply()
+    assert [p.address for p in bed.hub.peers] == ["10.0.0.5"]
     bed.tunnels.close()
     bed.ledger.close()
 

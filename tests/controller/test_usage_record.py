@@ -28,6 +28,7 @@ from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import Rule, decide
+from tests.controller.looks import Looks
 from tests.controller.world import Inline, World
 
 T = 1_800_000_000.0
@@ -281,20 +282,10 @@ def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
 def test_it_looks_once_a_minute_and_for_a_twentieth_of_the_time_at_most(
     site: Site, world: World, monkeypatch: pytest.MonkeyPatch, took: float, due: float
 ) -> None:
-    looks: list[float] = []
-
-    def look(_: UsageRecord) -> None:
-        looks.append(world.now)
-        world.now += took
-
-    monkeypatch.setattr(UsageRecord, "look", look)
+    looks = Looks(world, took)
+    monkeypatch.setattr(UsageRecord, "look", looks)
     record = UsageRecord(dataclasses.replace(site, monotonic=lambda: world.now), Inline())
-    record.looks.tick()
-    ended = world.now
-    for seconds in (0.0, due - 0.5, due):
-        world.now = ended + seconds
-        record.looks.tick()
-    assert [at - ended for at in looks] == [-took, due]
+    assert looks.begun(record.looks, due) == [-took, due]
 
 
 @pytest.mark.parametrize(

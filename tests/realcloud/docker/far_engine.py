@@ -112,7 +112,7 @@ class FarEngine(Engine):
             self.clear()
 
     def freeze(self) -> None:
-        """It listens, and says nothing more: the signal is not there yet when it is sent."""
+        """It listens, and says nothing more. The signal reaches its threads one after the other."""
         assert self._dockerd is not None
         self._dockerd.send_signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._dockerd.pid}/task")
@@ -224,5 +224,11 @@ def _tidy() -> None:
 
 
 def _is_stopped(task: Path) -> bool:
-    """See proc_pid_stat(5): the state follows the name, which is in brackets."""
-    return (task / "stat").read_text(encoding="ascii").rpartition(") ")[2][0] in "TZX"
+    """Whether a thread stands still, or is gone. proc_pid_stat(5): its state follows its name, which
+    is in brackets.
+    """
+    try:
+        text = (task / "stat").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return text.rpartition(") ")[2][0] in "TZX"
