@@ -117,6 +117,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
     the machines of the others stay for the next jobs, instead of being ended at once.
 
+    ``devices``: the files of a gres in gres.conf (``config.devices``); None for a GPU are NVIDIA's.
+
     ``stopped``: so many machines that are idle are stopped instead of ended, and started again for
     their nodes; ``stopped_price`` ($/h) is what one costs meanwhile, its disk.
     """
@@ -128,6 +130,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Mebibytes
     real_memory: Mebibytes | None = None
     gres: dict[str, Count] = field(default_factory=dict)
+    devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     instance_types: tuple[str, ...] | Requirements = ()
     zones: tuple[str, ...] = ()

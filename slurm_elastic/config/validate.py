@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
 from slurm_elastic.config.clouds import CloudSettings, typed
 from slurm_elastic.config.decode import describe, nearest
+from slurm_elastic.config.devices import FORM, counted
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.config.partial import Draft
@@ -114,6 +115,30 @@ def _type_fits(
             draft.problems.add(at, found, expected)
 
 
+def _pool_devices(draft: Draft) -> None:
+    """The files that gres.conf gets are as many devices as Slurm is told of."""
+    for i, pool in draft.pools.items():
+        for name, entries in pool.devices.items():
+            at: KeyPath = ("pools", i, "devices", name)
+            if name not in pool.gres:
+                expected = f"a name of the pool's gres: one of {', '.join(pool.gres) or 'none'}"
+                draft.problems.add(at, shown(name), expected, nearest(name, pool.gres))
+            elif (found := _devices_of(draft, at, entries)) not in (None, pool.gres[name]):
+                expected = f"{pool.gres[name]}, as its gres says"
+                draft.problems.add(at, f"{found} devices", expected)
+
+
+def _devices_of(draft: Draft, at: KeyPath, entries: Sequence[str]) -> int | None:
+    """How many they are; None where that cannot be told."""
+    counts: list[int] = []
+    for n, entry in enumerate(entries):
+        try:
+            counts.append(counted(entry))
+        except ValueError:
+            draft.problems.add((*at, n), shown(entry), FORM)
+    return sum(counts) if len(counts) == len(entries) else None
+
+
 def _pool_zones(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
         zones = cloud.known_zones
@@ -200,6 +225,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _pool_market,
     _cloud_types,
     _pool_types,
+    _pool_devices,
     _pool_zones,
     _ports,
     _timings,

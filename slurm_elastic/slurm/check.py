@@ -89,7 +89,7 @@ def check(plan: Plan, *, wrapper: Sequence[str] | None = None) -> Report:
     before = dryrun.run(settings, site, None, isolation)
     if before.failure:
         return _lesser(lines, f"it does not start on slurm.conf as it is: {before.failure}")
-    after = dryrun.run(settings, site, plan.fragment, isolation)
+    after = dryrun.run(settings, site, plan.fragment, isolation, gres=plan.gres)
     problems = list(_differences(plan, before, after))
     if problems:
         raise ConfigError(*problems)

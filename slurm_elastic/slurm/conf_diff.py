@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from slurm_elastic.hostlist import HostlistError, expand
-from slurm_elastic.slurm import fragment
+from slurm_elastic.slurm import fragment, gresconf
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 
 WIDTH = 80
@@ -33,12 +33,14 @@ def whole(planned: Plan) -> str:
 def short(planned: Plan) -> str:
     """What changes, a line each; empty for no change."""
     conf = Path(planned.config.slurm.conf)
-    read = {planned.site.directory / fragment.FILE_NAME, conf}
+    records = planned.site.directory / fragment.FILE_NAME
+    gres = {planned.site.directory / name for name in (gresconf.FILE_NAME, gresconf.SITE_FILE)}
+    read = {records, *gres, conf}
     changes = planned.changes()
     lines = list(_programs([file for file in changes if file.path not in read]))
     for file in changes:
         if file.path in read:
-            lines += [_headline(file), *_lines(file, records=file.path != conf)]
+            lines += [_headline(file), *_lines(file, records=file.path == records)]
     return "".join(f"{line}\n" for line in lines)
 
 

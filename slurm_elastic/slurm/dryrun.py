@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm import gresconf, siteconf
 from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.siteconf import Entry, Line, Site, has_plugin
@@ -43,8 +43,8 @@ _REPLACED = re.compile(
 )
 """Options (lower case) that the copy does without: places, keys, accounting, programs."""
 
-_BESIDE = ("cgroup.conf", "gres.conf", "topology.conf", "topology.yaml")
-"""The files that slurmctld reads beside slurm.conf."""
+_BESIDE = ("cgroup.conf", "topology.conf", "topology.yaml")
+"""The files that slurmctld reads beside slurm.conf and gres.conf."""
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
@@ -72,9 +72,11 @@ def run(
     fragment: str | None,
     wrapper: Sequence[str],
     *,
+    gres: str = "",
     linger: float = 0.0,
 ) -> DryRun:
-    """One throw-away slurmctld on the site's configuration, with or without our fragment.
+    """One throw-away slurmctld on the site's configuration, with or without our fragment, and with
+    ``gres`` as our part of gres.conf.
 
     ``wrapper`` is ``isolation()``; with none the network is shared, which only a test may want.
     ``linger``: seconds that slurmctld goes on for after its answers.
@@ -82,6 +84,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
         _prepare(settings, site, fragment, directory)
+        _prepare_gres(site, gres, directory)
         command = _command(settings, site, directory, wrapper, linger)
         try:
             done = subprocess.run(
@@ -178,6 +181,13 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
         # And no more: root goes on writing beside it, where SlurmUser must not lay links.
         owner = account(user)
         os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
+
+
+def _prepare_gres(site: Site, ours: str, directory: Path) -> None:
+    lines = gresconf.site_lines(site)
+    if lines or ours:
+        text = gresconf.flattened(lines, ours)
+        (directory / gresconf.SITE_FILE).write_bytes(siteconf.encoded(text))
 
 
 def _needs_no_munge(settings: SlurmSettings, site: Site) -> bool:

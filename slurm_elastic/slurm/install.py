@@ -21,7 +21,7 @@ from msgspec import Struct
 from slurm_elastic import statedir
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import check, controller, fragment, leaving, plan, submit_filter
+from slurm_elastic.slurm import check, controller, fragment, gresconf, leaving, plan, submit_filter
 from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
@@ -223,7 +223,8 @@ def _apply(
 ) -> tuple[str, bool]:
     """Let slurmctld know; what to tell the admin, and whether a restart is still to be made."""
     names = {file.path.name for file in changes}
-    if not names & {fragment.FILE_NAME, Path(planned.config.slurm.conf).name}:
+    read = {fragment.FILE_NAME, gresconf.FILE_NAME, gresconf.SITE_FILE}
+    if not names & {*read, Path(planned.config.slurm.conf).name}:
         return "slurmctld needs no restart", False
     try:
         return tell_slurmctld(planned.config, planned.version, restart)
@@ -331,6 +332,7 @@ def uninstall(
         return Outcome(
             changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
         )
+    _leave_gres_conf(slurm_conf.parent)
     removed, kept = _remove_files(config, config_path, manifest)
     leaving.forget_holds(config)
     left = _left_over(config, config_path)
@@ -392,6 +394,18 @@ def _disarm(directory: Path, files: Transaction) -> None:
     if path.exists():
         files.write(PlannedFile(path=path, content=_INERT, mode=0o644))
         touch_lua(directory)
+
+
+def _leave_gres_conf(directory: Path) -> None:
+    """Take our lines out of a gres.conf of the site's; one with nothing else is removed with our
+    files. Without slurm.conf's nodes they have no effect, so they may go last.
+    """
+    file = PlannedFile(path=directory / gresconf.SITE_FILE, content=b"", mode=None)
+    text = file.current() or b""
+    rest = plan.without_include(text, gresconf.FILE_NAME)
+    if rest and rest != text:
+        with _all_or_nothing() as files:
+            files.write(msgspec.structs.replace(file, content=rest))
 
 
 def _still_used(config: Config) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import stat
 import subprocess
@@ -21,7 +22,7 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.reconcile_rules import is_pinged
 from slurm_elastic.policies.verdict import features
-from slurm_elastic.slurm import answers, authentication, fragment, submit_filter
+from slurm_elastic.slurm import answers, authentication, fragment, gresconf, submit_filter
 from slurm_elastic.slurm.siteconf import Site, encoded, has_plugin, read
 
 PROGRAMS: Mapping[str, str] = {
@@ -65,7 +66,8 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 class Plan(Struct, frozen=True, kw_only=True):
     """``files`` in the order in which they are written, slurm.conf last. ``notices`` are for the
-    admin to read; ``manual`` are lines that only the admin can put in.
+    admin to read; ``manual`` are lines that only the admin can put in. ``gres`` is our part of
+    gres.conf.
     """
 
     config: Config
@@ -73,6 +75,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     site: Site
     version: tuple[int, int]
     fragment: str
+    gres: str
     files: tuple[PlannedFile, ...]
     notices: tuple[str, ...]
     manual: tuple[str, ...]
@@ -89,6 +92,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
     pools = pools_of(config)
     lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
+    gres = gresconf.render(config, pools, gresconf.site_lines(site))
     filters = submit_filter.render(config, pools, site)
     return Plan(
         config=config,
@@ -96,12 +100,14 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
         site=site,
         version=version,
         fragment=text,
+        gres=gres,
         files=(
             *_programs(config, site, version),
             *(_lua_files(site, filters) if lua else ()),
             PlannedFile(
                 path=site.directory / fragment.FILE_NAME, content=encoded(text), mode=0o644
             ),
+            *_gres_files(site, gres),
             _slurm_conf(config),
         ),
         notices=tuple(_notices(config, pools, site)),
@@ -211,6 +217,19 @@ def _slurm_conf(config: Config) -> PlannedFile:
     return PlannedFile(path=path, content=with_include(text), mode=None)
 
 
+def _gres_files(site: Site, gres: str) -> Iterator[PlannedFile]:
+    """Our lines, and gres.conf, which includes them: the site's own, or one with nothing else."""
+    path = gresconf.path_of(site)
+    own = PlannedFile(path=path, content=b"", mode=None).current()
+    if not gres and not has_include(own or b"", gresconf.FILE_NAME):
+        return
+    ours = site.directory / gresconf.FILE_NAME
+    yield PlannedFile(path=ours, content=encoded(gres), mode=0o644)
+    rest = without_include(own or b"", gresconf.FILE_NAME)
+    content = with_include(own or b"", gresconf.FILE_NAME)
+    yield PlannedFile(path=path, content=content, mode=None if rest else 0o644)
+
+
 def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
     if config.join.wipe:
         own = site.option("Epilog")
@@ -222,12 +241,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
     yield from authentication.notices(config, site)
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
-    for pool in pools:
-        if pool.gres:
-            yield (
-                f"pool {pool.name} has gres: gres.conf must have lines for its nodes"
-                f" (NodeName={','.join(pool.nodes[:1])}...)"
-            )
+    yield from _gres_notices(config, pools, site)
     if "enable_configless" not in site.items("SlurmctldParameters"):
         yield (
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
@@ -251,6 +265,23 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
             " a node, also one that you set"
         )
+
+
+def _gres_notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    """The pools whose devices are the site's to name, or that nobody tells Slurm of."""
+    taken = gresconf.named_nodes(gresconf.site_lines(site))
+    for pool, settings in zip(pools, config.pools, strict=True):
+        if pool.gres and taken & set(pool.nodes):
+            path = gresconf.path_of(site)
+            yield f"pool {pool.name}: {path} names its nodes, and says what devices they have"
+        shapes = config.cloud(pool.cloud).shapes
+        types = [shapes[name].gres for name in settings.type_names if name in shapes]
+        if not pool.gres and types and all(types):
+            found = ", ".join(f'"{name}": {count}' for name, count in gresconf.least(types).items())
+            yield (
+                f"pool {pool.name} has no gres, but each of its types has: to let jobs use them,"
+                f" set gres: {{{found}}}"
+            )
 
 
 def _manual_lua(site: Site) -> Iterator[str]:
@@ -287,7 +318,7 @@ def _manual_profile(config: Config, site: Site) -> Iterator[str]:
         yield f"    export {name}={listed}"
 
 
-# Our two lines in slurm.conf: put at its end, taken out again byte for byte. Pure.
+# Our two lines in slurm.conf and gres.conf: put at the end, taken out again byte for byte. Pure.
 #
 # The marker comment ends in ``(a newline was added)`` where the file had no final one, and in
 # ``(two ...)`` where its last line ended in a continuation backslash, so that taking the lines out
@@ -296,35 +327,39 @@ def _manual_profile(config: Config, site: Site) -> Iterator[str]:
 
 _MARKER = b"# slurm-elastic: this and the next line come and go with `slurm-elastic conf`"
 _NOTES = (b"", b" (a newline was added)", b" (two newlines were added)")
-_BLOCK = re.compile(
-    rb"(?P<before>(?:\r?\n)*)"
-    + re.escape(_MARKER)
-    + rb"(?P<note>"
-    + b"|".join(re.escape(note) for note in reversed(_NOTES))
-    + rb")(?P<newline>\r?\n)[ \t]*include "
-    + re.escape(fragment.FILE_NAME.encode())
-    + rb"[ \t]*(?P<end>\r?\n|$)",
-    re.IGNORECASE,
-)
 
 
-def with_include(text: bytes) -> bytes:
+@functools.cache
+def _block(name: str) -> re.Pattern[bytes]:
+    return re.compile(
+        rb"(?P<before>(?:\r?\n)*)"
+        + re.escape(_MARKER)
+        + rb"(?P<note>"
+        + b"|".join(re.escape(note) for note in reversed(_NOTES))
+        + rb")(?P<newline>\r?\n)[ \t]*include "
+        + re.escape(name.encode())
+        + rb"[ \t]*(?P<end>\r?\n|$)",
+        re.IGNORECASE,
+    )
+
+
+def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
     """``text`` with our lines as its last; what has them at its end already is returned as is."""
-    match = _BLOCK.search(text)
+    match = _block(name).search(text)
     if match and match.end() == len(text):
         return text
-    text = without_include(text)
+    text = without_include(text, name)
     newline = b"\r\n" if text.endswith(b"\r\n") or _mostly_crlf(text) else b"\n"
     added = _newlines_needed(text)
-    block = (_MARKER + _NOTES[added], b"include " + fragment.FILE_NAME.encode(), b"")
+    block = (_MARKER + _NOTES[added], b"include " + name.encode(), b"")
     return text + newline * added + newline.join(block)
 
 
-def without_include(text: bytes) -> bytes:
+def without_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
     """``text`` without our lines, and without the newlines that came with them if they still end
     the file; whatever else was edited since stays.
     """
-    while match := _BLOCK.search(text):
+    while match := _block(name).search(text):
         before, rest = match["before"], text[match.end() :]
         if not rest.strip():
             for _ in range(_NOTES.index(match["note"])):
@@ -333,9 +368,9 @@ def without_include(text: bytes) -> bytes:
     return text
 
 
-def has_include(text: bytes) -> bool:
+def has_include(text: bytes, name: str = fragment.FILE_NAME) -> bool:
     """Whether our lines are in ``text``."""
-    return _BLOCK.search(text) is not None
+    return _block(name).search(text) is not None
 
 
 def _newlines_needed(text: bytes) -> int:

@@ -136,9 +136,11 @@ def read(path: str | Path, *, ignore: str | None = None) -> Site:
     return _assemble(str(path), tuple(_lines(Path(path), Path(path), ignore, 0, {})))
 
 
-def read_lines(path: Path) -> tuple[Line, ...]:
-    """The logical lines of another file in slurm.conf's form (topology.conf, a fragment)."""
-    return tuple(_lines(path, path, None, 0, {}))
+def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
+    """The logical lines of another file in slurm.conf's form (topology.conf, a fragment), but for
+    what it includes of the name ``ignore``.
+    """
+    return tuple(_lines(path, path, ignore, 0, {}))
 
 
 def names(entry: Entry) -> tuple[str, ...]:

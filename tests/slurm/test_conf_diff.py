@@ -72,6 +72,7 @@ def test_a_pool_that_leaves_or_grows_is_a_line(root: Path) -> None:
         "  + NodeName=pub[1-16]",
         "  - NodeName=pub[1-8]",
         "  - NodeName=pubgpu[1-2]",
+        "  - NodeName=pubgpu[1-2] AutoDetect=off Name=gpu File=/dev/nvidia0",
     }
     assert "  ~ PartitionName=aws Nodes=pub[1-8],pubgpu[1-2] -> pub[1-16]" in lines
 

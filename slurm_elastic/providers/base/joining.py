@@ -132,11 +132,12 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
-    """The facts that machines of a launch are told besides their node; ``max_age`` (s) where there
-    is one.
+    """The facts that machines of a launch are told besides their node; ``max_age`` (s) and ``gres``
+    where there are such.
     """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
-    age = spec.pool.max_age
+    age, gres = spec.pool.max_age, spec.pool.gres
+    facts |= {"gres": ",".join(f"{name}:{count}" for name, count in gres.items())} if gres else {}
     facts |= {"enrol": spec.enrol} if spec.enrol else {}
     return facts if age is None else facts | {"max_age": f"{age:g}"}
 

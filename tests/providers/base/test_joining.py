@@ -23,7 +23,7 @@ from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.joining import TUNNEL_MARK, program_of, wiping
+from slurm_elastic.providers.base.joining import TUNNEL_MARK, facts_of, program_of, wiping
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.opennebula.requests import merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -167,6 +167,20 @@ def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
     text = gzip.decompress(data).decode()
     order = ["cloud-boothook", "'max_age': '3600'", "class Switch", "packages: [htop]"]
     assert sorted(order, key=text.index) == order
+
+
+def test_machines_are_told_the_devices_that_their_node_shall_have() -> None:
+    """For a check of theirs, in a form that sh takes without quotes."""
+    cluster = Cluster(name="c", uuid=UUID)
+    pool = Pool(name="gpu", cloud="aws", nodes=("g1",), cpus=2, real_memory=1)
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="g4", zone="", market=Market.SPOT,
+        price=0.1, cpus=2, memory=4096,
+    )  # fmt: skip
+    spec = LaunchSpec(generation="g1", pool=pool, nodes=pool.nodes, offer=offer)
+    assert "gres" not in facts_of(cluster, spec)
+    both = replace(pool, gres={"gpu:a100_3g.20gb": 2, "fpga": 1})
+    assert facts_of(cluster, replace(spec, pool=both))["gres"] == "gpu:a100_3g.20gb:2,fpga:1"
 
 
 def test_opennebula_runs_it_before_the_sites_program_and_gives_it_to_cloud_init() -> None:

@@ -1,0 +1,63 @@
+"""Device files of a pool's gres, as gres.conf names them. Pure.
+
+An entry is ``/dev/nvidia[0-3]``, a device for each file; or, with a comma between its files, one
+device such as an instance of a GPU (MIG): ``/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.hostlist import HostlistError, expand
+
+FORM = (
+    "absolute paths such as /dev/nvidia[0-3], or with a comma between the files of one device,"
+    " as /dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]"
+)
+MIG = re.compile(r"(?:^|[_.-])(?P<profile>\d+g\.\d+gb)")
+"""The end of a gres' type that is a part of a GPU, as ``a100_3g.20gb``."""
+_PATH = re.compile(r"/[A-Za-z0-9_./-]*(?:\[[0-9,-]+\])?")
+_BETWEEN = re.compile(r",(?![^\[]*\])")
+_GPU = "gpu"
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """Devices of one gres: ``files`` as gres.conf has them; ``several`` of them are one device."""
+
+    gres: str
+    files: str
+    several: bool = False
+
+
+def counted(entry: str) -> int:
+    """How many devices an entry names; ValueError where it is none."""
+    paths = _BETWEEN.split(entry)
+    if not all(_PATH.fullmatch(path) for path in paths):
+        raise ValueError(entry)
+    try:
+        numbers = [len(expand(path.replace("/", "."))) for path in paths]
+    except HostlistError as error:
+        raise ValueError(entry) from error
+    return numbers[0] if len(paths) == 1 else 1
+
+
+def devices(gres: Mapping[str, int], named: Mapping[str, Sequence[str]]) -> Iterator[Device]:
+    """All devices that gres.conf has to name: those of ``named``, and NVIDIA's usual files for
+    GPUs; without files slurmctld leaves GPUs of cloud nodes out (22.05). ValueError with the name
+    of a gres that is a part of a GPU and has none.
+    """
+    first = 0
+    for name, count in gres.items():
+        if name in named:
+            for entry in named[name]:
+                yield Device(gres=name, files=entry, several=len(_BETWEEN.split(entry)) > 1)
+        elif name.partition(":")[0] == _GPU:
+            if MIG.search(name.partition(":")[2]):
+                raise ValueError(name)
+            last = first + count - 1
+            numbers = str(first) if count == 1 else f"[{first}-{last}]"
+            yield Device(gres=name, files=f"/dev/nvidia{numbers}")
+            first = last + 1
