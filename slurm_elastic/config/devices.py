@@ -46,8 +46,8 @@ def counted(entry: str) -> int:
 
 def devices(gres: Mapping[str, int], named: Mapping[str, Sequence[str]]) -> Iterator[Device]:
     """All devices that gres.conf has to name: those of ``named``, and NVIDIA's usual files for
-    GPUs; without files slurmctld leaves GPUs of cloud nodes out (22.05). ValueError with the name
-    of a gres that is a part of a GPU and has none.
+    GPUs, which count for nothing without. ValueError with the name of a gres that is a part of a
+    GPU and has none.
     """
     first = 0
     for name, count in gres.items():
