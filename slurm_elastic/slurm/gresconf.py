@@ -1,9 +1,9 @@
 """``slurm-elastic-gres.conf``: what gres.conf includes for cloud nodes. Pure but for reading.
 
 slurmd counts no GPU without a file, and slurmctld then drains its node. slurmctld itself reads the
-lines of cloud nodes when it starts, before there is a machine: 22.05 ends itself where it would have
-to detect their GPUs ("Cannot use AutoDetect on cloud node"; 24.11 does not). So our lines name files,
-and take a site's AutoDetect back for our nodes.
+lines of cloud nodes when it starts, before there is a machine: 22.05 ends itself where it would
+have to detect their GPUs ("Cannot use AutoDetect on cloud node"; 24.11 does not). So our lines name
+files, and take a site's AutoDetect back for our nodes.
 """
 
 from __future__ import annotations
