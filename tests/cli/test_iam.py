@@ -17,6 +17,7 @@ CASES = {
     "iam-fleet.json": ("aws", "--cloud", "fleet"),
     "iam-openstack.json": ("openstack",),
     "iam-openstack-watchdog.json": ("openstack", "--for", "watchdog"),
+    "iam-openstack-images.json": ("openstack", "--for", "images"),
     "iam-opennebula.sh": ("opennebula",),
 }
 
