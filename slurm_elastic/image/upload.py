@@ -26,8 +26,9 @@ def image_file(path: Path, name: str | None, seen_as: str | None) -> ImageFile:
     if not size:
         raise ConfigError(f"{path}: found an empty file, expected an image")
     return ImageFile(
-        path=str(path.resolve()), name=name or about.name, form=about.kind, size=size,
-        digest=digest, os=about.os, version=about.version, built=about.built,
+        path=str(path.resolve()), form=about.kind, size=size, digest=digest,
+        name=(name or about.name).removesuffix(f".{about.kind}"),
+        os=about.os, version=about.version, built=about.built,
         software=tuple(about.software.split()), seen_as=seen_as,
     )  # fmt: skip
 
@@ -72,18 +73,17 @@ def _whole(here: Sequence[CloudImage], file: ImageFile) -> CloudImage | None:
 def _left_over(
     store: ImageStore, here: Sequence[CloudImage], file: ImageFile, again: bool, say: Say
 ) -> None:
-    """Tell of what an upload of the file has left, remove it if that is wished; refuse a name that
-    another image has.
+    """Tell of what an upload of the file, or by its name, has left, and remove it if that is
+    wished; refuse a name that another image has.
     """
     for one in here:
-        if one.digest != file.digest:
-            continue
-        if again:
-            store.remove(one)
-        rest = "removed" if again else "no pool takes it, --again removes it"
-        say(f"{one.name} ({one.id}) is of an earlier upload, {one.unfinished}: {rest}")
-    for one in here:
-        if (one.name, one.own) == (file.name, True) and one.digest != file.digest:
+        named = one.own and one.name == file.name
+        if one.unfinished and (named or one.digest == file.digest):
+            if again:
+                store.remove(one)
+            rest = "removed" if again else "no pool takes it, --again removes it"
+            say(f"{one.name} ({one.id}) is of an earlier upload, {one.unfinished}: {rest}")
+        elif named and one.digest != file.digest:
             raise SlurmElasticError(
                 f"the cloud has another image called {one.name} ({one.id}): name yours by --name"
             )

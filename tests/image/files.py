@@ -24,3 +24,12 @@ def image_at(path: Path, content: bytes = b"an image's bytes" * 4096, **more: ob
     }
     write(label_file(path), Label(**(values | more)))
     return path
+
+
+def empty_qcow2() -> bytes:
+    """A disk of 1 MiB: version 3, clusters of 64 KiB, one table of each kind."""
+    head = b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(12) + (16).to_bytes(4, "big")
+    head += (1 << 20).to_bytes(8, "big") + bytes(4) + (1).to_bytes(4, "big")
+    head += (3 << 16).to_bytes(8, "big") + (1 << 16).to_bytes(8, "big") + (1).to_bytes(4, "big")
+    head += bytes(4 + 8 + 24) + (4).to_bytes(4, "big") + (104).to_bytes(4, "big")
+    return head.ljust(4 << 16, b"\0")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from image.files import image_at
+from image.files import empty_qcow2, image_at
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.cli.main import main
@@ -62,7 +62,7 @@ def configured(bed: PlaneBed, tmp_path: Path) -> Path:
 def test_an_image_goes_up_once_is_found_and_a_machine_starts_from_it(
     bed: PlaneBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, config = image_at(tmp_path / "a.qcow2", _qcow2()), configured(bed, tmp_path)
+    path, config = image_at(tmp_path / "a.qcow2", empty_qcow2()), configured(bed, tmp_path)
 
     def image(*words: object) -> str:
         assert main(["--config", str(config), "image", *map(str, words)]) == 0
@@ -99,15 +99,6 @@ def test_who_may_make_no_images_is_told_in_glances_words(
     bed: PlaneBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bed.login(password="not-the-password")
-    path, config = image_at(tmp_path / "a.qcow2", _qcow2()), configured(bed, tmp_path)
+    path, config = image_at(tmp_path / "a.qcow2", empty_qcow2()), configured(bed, tmp_path)
     assert main(["--config", str(config), "image", "upload", "stack", str(path)]) == 1
     assert "requires authentication" in capsys.readouterr().err
-
-
-def _qcow2() -> bytes:
-    """An empty disk of 1 MiB: version 3, clusters of 64 KiB, one table of each kind."""
-    head = b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(12) + (16).to_bytes(4, "big")
-    head += (1 << 20).to_bytes(8, "big") + bytes(4) + (1).to_bytes(4, "big")
-    head += (3 << 16).to_bytes(8, "big") + (1 << 16).to_bytes(8, "big") + (1).to_bytes(4, "big")
-    head += bytes(4 + 8 + 24) + (4).to_bytes(4, "big") + (104).to_bytes(4, "big")
-    return head.ljust(4 << 16, b"\0")
