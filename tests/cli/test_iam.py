@@ -20,6 +20,7 @@ CASES = {
     "iam-openstack-watchdog.json": ("openstack", "--for", "watchdog"),
     "iam-openstack-images.json": ("openstack", "--for", "images"),
     "iam-opennebula.sh": ("opennebula",),
+    "iam-opennebula-images.sh": ("opennebula", "--for", "images"),
 }
 
 
