@@ -41,6 +41,48 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     software: tuple[str, ...] = ()
 
 
+class ImageFile(Struct, frozen=True, kw_only=True):
+    """An image to upload as ``name``: the file at ``path`` of ``size`` bytes, its ``form`` (qcow2,
+    raw, tar) and SHA-256; ``os``, ``version`` and ``software`` as of ImageChoice, ``built`` is Unix
+    time. ``seen_as``: the path or URL by which the cloud itself finds the file, if it reads it.
+    """
+
+    path: str
+    name: str
+    form: str
+    size: int
+    digest: str
+    os: str
+    version: str
+    software: tuple[str, ...]
+    built: float
+    seen_as: str | None = None
+
+
+class CloudImage(Struct, frozen=True, kw_only=True):
+    """An image that a cloud has; on each host where it is several (``place``). ``created`` is Unix
+    time, ``size`` bytes (None: the cloud does not say), ``digest`` of the file that was uploaded.
+    ``unfinished`` says why no machine may start from it; ``own``: the account owns it.
+    """
+
+    id: str
+    name: str
+    place: str = ""
+    os: str = ""
+    version: str = ""
+    software: frozenset[str] = frozenset()
+    created: float = 0.0
+    size: int | None = None
+    digest: str = ""
+    unfinished: str = ""
+    own: bool = True
+
+    @property
+    def tagged(self) -> bool:
+        """Whether its maker said what is in it."""
+        return bool(self.digest or self.software)
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     """Equal nodes of one cloud, as Slurm is told of them.
 

@@ -7,8 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import (
+    CloudImage,
     Finding,
     Image,
+    ImageFile,
     Instance,
     JobRun,
     LaunchSpec,
@@ -94,6 +96,40 @@ class Chooser(Protocol):
         """By ``Offer.key``, which offers gave nothing or too little in that launch, and why; of the
         last launches only.
         """
+        ...
+
+
+class ImageStore(Protocol):
+    """A cloud's images, for the administrator. ``forms`` of files that it takes; ``places``, each
+    of which needs an image of its own (hosts; one without a name where there is no such choice).
+    Every call may raise the five ProviderErrors.
+    """
+
+    forms: tuple[str, ...]
+    places: tuple[str, ...]
+
+    def images(self) -> Sequence[CloudImage]:
+        """All that the account sees and pools might start from, unfinished ones too."""
+        ...
+
+    def steps(self, file: ImageFile) -> Sequence[str]:
+        """What an upload would do, a sentence each; ConfigError where settings lack what it needs.
+        Nothing is asked of the cloud.
+        """
+        ...
+
+    def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:
+        """The image, proved to be there whole; ``say`` is told each step. Whatever breaks it off,
+        no pool takes what is left for an image.
+        """
+        ...
+
+    def remove(self, image: CloudImage) -> None:
+        """Delete what an upload that was broken off has left."""
+        ...
+
+    def start_of(self, pool: Pool) -> str:
+        """The id of the image that machines of the pool start from now; empty: nobody tells."""
         ...
 
 

@@ -42,8 +42,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     render.add_argument(
         "--for", dest="holder", type=Holder, choices=list(Holder), default=Holder.SERVICES,
         metavar="|".join(Holder),
-        help="slurm-elasticd and slurm-elastic-ckptman, which share an account, or "
-        "slurm-elastic-watchdog's own (default: %(default)s)",
+        help="slurm-elasticd and slurm-elastic-ckptman, which share an account; "
+        "slurm-elastic-watchdog's own; or an administrator's, to upload images "
+        "(default: %(default)s)",
     )  # fmt: skip
     render.set_defaults(run=run)
 

@@ -1,4 +1,4 @@
-"""``slurm-elastic image``: golden images for machines, built, proved by a boot, listed."""
+"""``slurm-elastic image``: golden images: built, proved by a boot, uploaded, listed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
@@ -26,22 +27,35 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "image",
         description="Make the image that machines start from, with the head's own release of "
-        "Slurm, and prove that a machine of it becomes a node. See docs/images.md.",
+        "Slurm, prove that a machine of it becomes a node, and upload it into a cloud. See "
+        "docs/images.md.",
         epilog=examples(
-            "slurm-elastic image build compute.qcow2", "slurm-elastic image check compute.qcow2"
+            "slurm-elastic image build compute.qcow2",
+            "slurm-elastic image check compute.qcow2",
+            "slurm-elastic image upload stack compute.qcow2",
         ),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_build(actions)
     _add_check(actions)
+    image_clouds.add_upload(actions)
+    _add_list(actions)
+
+
+def _add_list(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     found = actions.add_parser(
         "list",
-        help="show the images in a directory, and what is in them",
+        help="show the images in a directory or a cloud, and what is in them",
         description="Show the images in a directory, the newest first: name, release of Slurm, "
-        "other software, age, and whether the munge key is in it.",
-        epilog=examples("slurm-elastic image list /srv/images"),
+        "other software, age, and whether the munge key is in it. With the name of a cloud, its "
+        "images whose tags say what is in them: name, id, releases, size, age, and the pools "
+        "whose machines start from them now.",
+        epilog=examples("slurm-elastic image list /srv/images", "slurm-elastic image list aws"),
     )
-    found.add_argument("place", type=Path, metavar="DIR", help="the directory of the images")
+    found.add_argument(
+        "place", type=Path, metavar="DIR|CLOUD",
+        help="the directory of the images; where there is none of that name, a configured cloud",
+    )  # fmt: skip
     found.set_defaults(run=run_list)
 
 
@@ -124,7 +138,7 @@ def run_check(args: argparse.Namespace) -> int:
 def run_list(args: argparse.Namespace) -> int:
     """One line for each."""
     if not args.place.is_dir():
-        raise SlurmElasticError(f"{args.place} is no directory")
+        return image_clouds.run_list(args)
     for one in label.labels(args.place):
         days = (time.time() - one.built) / 86400
         secret = "  munge key inside: a secret" if one.secret else ""

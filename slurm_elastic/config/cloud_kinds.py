@@ -27,7 +27,7 @@ from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 
 GROUP = "slurm_elastic.providers"
 API = 1
@@ -49,7 +49,8 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     its index in the file, to the draft's problems. ``grant`` writes the least rights that its
     account needs; None where the cloud knows no rights. ``known_types`` asks the cloud for its
     types and prices (any ProviderError); None where it has no catalogue. ``found`` looks
-    for clouds of the kind that this host can reach, for ``init``.
+    for clouds of the kind that this host can reach, for ``init``. ``images`` opens its images, for
+    ``image upload``; None where it keeps none.
     """
 
     settings: type[CloudSettings]
@@ -58,6 +59,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     grant: Callable[[Any, Use, Holder], Grant] | None = None
     known_types: Callable[[Any], Iterable[KnownType]] | None = None
     found: Callable[[Place], Iterable[Found]] | None = None
+    images: Callable[[Any, Cluster], ImageStore] | None = None
     api: int = API
 
     @property

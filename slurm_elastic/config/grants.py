@@ -16,10 +16,13 @@ from slurm_elastic.model import Pool
 
 
 class Holder(StrEnum):
-    """Who holds the rights: the services that buy, or the watchdog, which lists and ends."""
+    """Who holds the rights: the services that buy, the watchdog, which lists and ends, or the
+    administrator who uploads images.
+    """
 
     SERVICES = "services"
     WATCHDOG = "watchdog"
+    IMAGES = "images"
 
 
 class Use(Struct, frozen=True, kw_only=True):

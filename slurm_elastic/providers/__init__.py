@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -45,11 +47,30 @@ def open_provider(
     """
     if not cluster.uuid:
         raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+    with _told(settings):
+        return table().kind(settings.provider).open(settings, cluster, config)
+
+
+def open_images(settings: CloudSettings, cluster: Cluster) -> ImageStore:
+    """The images of a cloud; nothing is asked of it yet. ConfigError where it keeps none, or cannot
+    be used.
+    """
+    with _told(settings):
+        opened = table().kind(settings.provider).images
+        if opened is None:
+            text = f"a cloud of provider {settings.provider} keeps no images"
+            raise ConfigError(f"cloud {settings.name!r}: {text}")
+        return opened(settings, cluster)
+
+
+@contextmanager
+def _told(settings: CloudSettings) -> Iterator[None]:
+    """ConfigError, with the cloud's name, for what cannot be used while it is opened inside."""
     if settings.unusable:
         raise ConfigError(f"cloud {settings.name!r}: {settings.unusable}")
     ours = settings.provider in table().own
     try:
-        return table().kind(settings.provider).open(settings, cluster, config)
+        yield
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"cloud {settings.name!r}: Python module {error.name!r} is missing; install "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import logging
 import os
 import re
@@ -31,6 +32,7 @@ from slurm_elastic.sandbox import (
     ec2_control,
     ec2_events,
     ec2_fleet,
+    ec2_images,
     ec2_moto,
     ec2_pricelist,
     ec2_quotas,
@@ -72,6 +74,8 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 
 
+_S3 = "/s3/aws4_request"
+"""In the signature of a request to S3."""
 _DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
 _IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
@@ -126,6 +130,7 @@ class Front:
         self._stopped = threading.Event()
         self._tokens: dict[str, _Launch] = {}
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
+        self._imports = ec2_images.Imports()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -141,6 +146,8 @@ class Front:
             answer = self._price_list(wanted.removeprefix(ec2_pricelist.TARGET), body)
         elif wanted.startswith(ec2_events.TARGET):
             answer = self._queues(wanted.removeprefix(ec2_events.TARGET), environ, body)
+        elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
+            return self._bucket(environ, body, start_response)
         else:
             answer = self._api(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
@@ -164,6 +171,7 @@ class Front:
                 if name == "reset":
                     self._tokens.clear()
                     self._fleets.clear()
+                    self._imports = ec2_images.Imports()
                 result = ec2_control.carry_out(self.cloud, method, name, body, self._clock())
         except SandboxError as error:
             text = msgspec.json.encode({"error": str(error)})
@@ -208,6 +216,17 @@ class Front:
             answer = self._forward(environ, body)
         return replace(answer, type=ec2_events.JSON)
 
+    def _bucket(
+        self, environ: Environ, body: bytes, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """S3, whose answers are in their headers, too. Faults go by ``S3`` and the method."""
+        action = f"S3{environ['REQUEST_METHOD']}"
+        with self._lock:
+            self.cloud.calls[action] += 1
+        self._strike(Target(action=action), Stage.ENTRY)
+        with self._lock:
+            return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
+
     def _quota(self, action: str, body: bytes) -> Answer:
         """Another service of Amazon's, whose errors have another form."""
         with self._lock:
@@ -251,19 +270,29 @@ class Front:
             case "StartInstances":
                 return self._start_stopped(call, environ)
             case "DescribeFleets":
-                wanted = call.listed("FleetId")
-                found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
-                return Answer(200, ec2_fleet.described_xml(found))
+                return self._described(call.listed("FleetId"))
             case "DescribeInstances":
-                answer = self._forward(environ, call.body({}))
-                hidden = self.cloud.hidden(now)
-                if answer.status == 200 and hidden:
-                    return replace(answer, body=without_instances(answer.body, hidden))
-                return answer
+                return self._seen(call, environ, now)
+            case "ImportSnapshot" | "DescribeImportSnapshotTasks":
+                told = self._imports.told(call)
+                return _error(told) if isinstance(told, Ec2Error) else Answer(200, told)
+            case "RegisterImage":
+                return self._register(call, environ)
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
                 return Answer(200, answer_xml(call.action, _IMAGE_XML))
         body = told_xml(self.cloud, call, now)
         return Answer(200, body) if body else self._forward(environ, call.body({}))
+
+    def _described(self, wanted: Sequence[str]) -> Answer:
+        found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
+        return Answer(200, ec2_fleet.described_xml(found))
+
+    def _seen(self, call: Call, environ: Environ, now: float) -> Answer:
+        answer = self._forward(environ, call.body({}))
+        hidden = self.cloud.hidden(now)
+        if answer.status == 200 and hidden:
+            return replace(answer, body=without_instances(answer.body, hidden))
+        return answer
 
     def _run(self, call: Call, target: Target, environ: Environ) -> Answer:
         before = self._before(call)
@@ -283,6 +312,15 @@ class Front:
         answer, ids = self.start(call, target, count, environ)
         if ids:
             self._remember(call, answer, ids)
+        return answer
+
+    def _register(self, call: Call, environ: Environ) -> Answer:
+        """The image has the disk that it was given, other than moto's."""
+        if refusal := ec2_images.refused(call):
+            return _error(refusal)
+        answer = self._forward(environ, call.body({}))
+        if answer.status == 200:
+            ec2_images.registered(call)
         return answer
 
     def _start_stopped(self, call: Call, environ: Environ) -> Answer:

@@ -59,9 +59,16 @@ class Call(Struct, frozen=True, kw_only=True):
 
     def spot_tags(self) -> dict[str, str]:
         """The tags that a launch gives its spot requests."""
+        return self._specified("spot-instances-request")
+
+    def import_tags(self) -> dict[str, str]:
+        """The tags that an import gives its task."""
+        return self._specified("import-snapshot-task")
+
+    def _specified(self, kind: str) -> dict[str, str]:
         for n in range(1, 10):
             prefix = f"TagSpecification.{n}"
-            if self.params.get(f"{prefix}.ResourceType") == "spot-instances-request":
+            if self.params.get(f"{prefix}.ResourceType") == kind:
                 return self._tags(prefix)
         return {}
 

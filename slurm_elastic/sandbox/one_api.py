@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from slurm_elastic.sandbox import one_images
 from slurm_elastic.sandbox import one_xml as xml
 from slurm_elastic.sandbox.one_cloud import (
     DONE,
@@ -125,6 +126,7 @@ def _templates(cloud: Cloud, request: Request) -> Result:
 
 def _image_info(cloud: Cloud, request: Request) -> Result:
     number = request.args[0]
+    one_images.advance(cloud.world, request.now)
     found = cloud.image(str(number))
     if found is None:
         raise Refusal(0x0400, f"Error getting image [{number}].", number)
@@ -135,9 +137,39 @@ def _image_info(cloud: Cloud, request: Request) -> Result:
 
 def _images(cloud: Cloud, request: Request) -> Result:
     """Newest first."""
+    one_images.advance(cloud.world, request.now)
     seen = [i for i in cloud.world.images if _shown(i, request.user, request.args[0])]
     seen.sort(key=lambda i: -i.id)
     return xml.pool("IMAGE_POOL", (xml.image(i, _owner(cloud, i.uid)) for i in seen))
+
+
+def _image_allocate(cloud: Cloud, request: Request) -> Result:
+    text, store = request.args[:2]
+    return one_images.allocate(cloud.world, request.user, scalars(parse(text)), store, request.now)
+
+
+def _image_update(cloud: Cloud, request: Request) -> Result:
+    number, text, append = request.args[:3]
+    image = _own_image(cloud, request)
+    new = scalars(parse(text))
+    image.template = image.template | new if append else new
+    return int(number)
+
+
+def _image_delete(cloud: Cloud, request: Request) -> Result:
+    image = _own_image(cloud, request)
+    cloud.world.images.remove(image)
+    return image.id
+
+
+def _own_image(cloud: Cloud, request: Request) -> Image:
+    number = request.args[0]
+    found = cloud.image(str(number))
+    if found is None:
+        raise Refusal(0x0400, f"Error getting image [{number}].", number)
+    if request.user.id not in (0, found.uid):
+        raise _unauthorized(request.user, f"MANAGE IMAGE [{number}]")
+    return found
 
 
 def _shown(image: Image, user: User, owner: int) -> bool:
@@ -364,6 +396,9 @@ METHODS: Mapping[str, Method] = {
     "one.template.info": Method(_template_info, (_INT,), 1),
     "one.templatepool.info": Method(_templates, (_INT, _INT, _INT), 3),
     "one.image.info": Method(_image_info, (_INT,), 1),
+    "one.image.allocate": Method(_image_allocate, (_STR, _INT), 2),
+    "one.image.update": Method(_image_update, (_INT, _STR, _INT), 3),
+    "one.image.delete": Method(_image_delete, (_INT,), 1),
     "one.imagepool.info": Method(_images, (_INT, _INT, _INT), 3),
     "one.vm.allocate": Method(_allocate, (_STR, _BOOL), 1),
     "one.vm.info": Method(_vm_info, (_INT,), 1),

@@ -67,7 +67,8 @@ class VmTemplate(Struct, kw_only=True):
 
 class Image(Struct, kw_only=True):
     """An image; ``created`` is Unix time, ``state`` and ``type`` as oned counts them (1 is READY, 0
-    is OS). ``everybody`` may use it, or its owner only.
+    is OS). ``everybody`` may use it, or its owner only. ``size`` is MiB; one that is LOCKED (4) is
+    read from ``path`` until ``due`` (Unix time).
     """
 
     id: int
@@ -78,6 +79,9 @@ class Image(Struct, kw_only=True):
     state: int = 1
     persistent: bool = False
     created: int = 1795145306
+    size: int = 1024
+    path: str = "disk.img"
+    due: float = 0.0
     template: dict[str, str] = field(default_factory=dict)
 
 
@@ -98,7 +102,9 @@ class Pace(Struct, kw_only=True):
 
 
 class World(Struct, kw_only=True):
-    """All of it. ``groups`` are quotas by the group's id; ``hidden_groups`` may not be read."""
+    """All of it. ``datastores`` are those of images. ``groups`` are quotas by the group's id;
+    ``hidden_groups`` may not be read.
+    """
 
     users: list[User]
     templates: list[VmTemplate]
@@ -109,6 +115,7 @@ class World(Struct, kw_only=True):
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
     hidden_groups: set[int] = field(default_factory=set)
     images: list[Image] = field(default_factory=lambda: [Image(id=0, name="debian12")])
+    datastores: set[int] = field(default_factory=lambda: {1, 100})
     pace: Pace = field(default_factory=Pace)
     version: str = "6.10.5"
 

@@ -14,10 +14,13 @@ CONFIG = ROOT / "data" / "config" / "rights.yaml"
 CASES = {
     "iam-aws.json": ("aws", "--cloud", "aws"),
     "iam-aws-watchdog.json": ("aws", "--cloud", "aws", "--for", "watchdog"),
+    "iam-aws-images.json": ("aws", "--cloud", "aws", "--for", "images"),
     "iam-fleet.json": ("aws", "--cloud", "fleet"),
     "iam-openstack.json": ("openstack",),
     "iam-openstack-watchdog.json": ("openstack", "--for", "watchdog"),
+    "iam-openstack-images.json": ("openstack", "--for", "images"),
     "iam-opennebula.sh": ("opennebula",),
+    "iam-opennebula-images.sh": ("opennebula", "--for", "images"),
 }
 
 

@@ -9,7 +9,7 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.validate import check
 from slurm_elastic.providers.base.joining import program_of
@@ -45,6 +45,18 @@ def _found(place: Place) -> Iterable[Found]:
     return found(place)
 
 
+def _images(settings: AwsCloud, cluster: Cluster) -> ImageStore:
+    from slurm_elastic.providers.aws.image_store import AmiImages
+
+    return AmiImages(settings, cluster)
+
+
 CLOUD = CloudKind(
-    settings=AwsCloud, open=_open, check=check, grant=_grant, known_types=_known_types, found=_found
+    settings=AwsCloud,
+    open=_open,
+    check=check,
+    grant=_grant,
+    known_types=_known_types,
+    found=_found,
+    images=_images,
 )

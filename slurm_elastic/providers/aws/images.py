@@ -61,7 +61,7 @@ class Images:
             filters.append({"Name": "name", "Values": [_ec2_pattern(choice.name)]})
         request = {"Owners": list(self._settings.image_owners), "Filters": filters}
         answer = self._api.send("describe_images", request)
-        candidates = [_candidate(record) for record in answer["Images"]]
+        candidates = [candidate(record) for record in answer["Images"]]
         found = newest(choice, candidates)
         if found is None:
             text = f"{none_fits(choice, candidates)} of {', '.join(self._settings.image_owners)}"
@@ -82,7 +82,8 @@ def _ec2_pattern(name: str) -> str:
     return text
 
 
-def _candidate(record: Mapping[str, Any]) -> Candidate:
+def candidate(record: Mapping[str, Any]) -> Candidate:
+    """One image of EC2's answer."""
     tagged = tags(record)
     return Candidate(
         id=record["ImageId"],

@@ -17,20 +17,34 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.providers.aws import capacity
+from slurm_elastic.providers.aws.image_store import FOLDER
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.tags import PLACE
-from slurm_elastic.providers.base.tags import CLUSTER
+from slurm_elastic.providers.base.tags import CLUSTER, PREFIX
 
 Statement = dict[str, object]
+_UPLOADED = ("image", "snapshot")
+_IMPORT_ROLE = (
+    "EC2 reads the bucket by the account's role vmimport, which an administrator makes once: see "
+    "docs/images.md"
+)
 
 
 def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
     """See ``CloudKind.grant``; an IAM policy as JSON."""
     cluster, pools = use.cluster, use.pools
     arns = _Arns(settings)
-    if holder is Holder.WATCHDOG:
+    notes: list[str]
+    if holder is Holder.IMAGES and settings.image_bucket is None:
+        return Grant(
+            text="", notes=("image_bucket is not set: nothing can be uploaded without it",)
+        )
+    if holder is Holder.IMAGES:
+        statements = list(_uploads(settings, settings.image_bucket or "", cluster, arns))
+        notes = [_IMPORT_ROLE]
+    elif holder is Holder.WATCHDOG:
         statements = list(_watchdog(settings, cluster, arns))
-        notes: list[str] = []
+        notes = []
     else:
         statements = list(_services(settings, cluster, pools, arns))
         notes = list(_notes(settings, pools))
@@ -71,6 +85,29 @@ class _Arns:
 def _watchdog(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
     yield _allow("See", ["DescribeInstances"], ["*"], _in_region(settings))
     yield _allow("EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _ours(cluster))
+
+
+def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
+    """``image upload`` and ``image list``; snapshots and images are told by no account in ARNs."""
+    image, snapshot = (f"arn:{arns.partition}:ec2:{settings.region}::{k}/*" for k in _UPLOADED)
+    task = arns.ec2("import-snapshot-task")
+    seen = ["DescribeImages", "DescribeImportSnapshotTasks", "DescribeSnapshots"]
+    yield _allow("SeeImages", seen, ["*"], _in_region(settings))
+    yield {
+        "Sid": "SendByBucket",
+        "Effect": "Allow",
+        "Action": ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"],
+        "Resource": f"arn:{arns.partition}:s3:::{bucket}/{FOLDER}*",
+    }
+    yield _allow("Import", ["ImportSnapshot"], [task, snapshot])
+    yield _allow("TagImports", ["CreateTags"], [task], {
+        "StringEquals": {"ec2:CreateAction": "ImportSnapshot"},
+    })  # fmt: skip
+    yield _allow("Register", ["RegisterImage"], [image, snapshot])
+    yield _allow("TagImages", ["CreateTags"], [image, snapshot], {
+        "ForAllValues:StringLike": {"aws:TagKeys": [f"{PREFIX}*"]},
+    })  # fmt: skip
+    yield _allow("RemoveOurs", ["DeregisterImage"], [image], _ours(cluster))
 
 
 def _services(

@@ -36,12 +36,12 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     the instance types in use (the price list API needs other rights and only serves two regions).
     ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
     other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
-    and capacity, or our ``rank``). ``image_owners``: whose images pools may look
-    for. ``launch_template`` is the site's own (id or name); all that is
-    set here goes over it. ``interruption_rates``: how often an hour EC2 takes a spot machine of a
-    type, for the ranking key ``risk``. ``launch_burst`` and ``launch_rate`` are what EC2
-    lets the account start: machines at once, and a second after that (providers.aws.rate_limit);
-    None is EC2's published default, or with an ``endpoint`` no limit.
+    and capacity, or our ``rank``). ``image_owners``: whose images pools may look for.
+    ``image_bucket``: the bucket of S3 by which images are uploaded. ``launch_template`` is the
+    site's own (id or name); all that is set here goes over it. ``interruption_rates``: how often an
+    hour EC2 takes a spot machine of a type, for the ranking key ``risk``. ``launch_burst`` and
+    ``launch_rate`` are what EC2 lets the account start: machines at once, and a second after that
+    (providers.aws.rate_limit); None is EC2's published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -61,6 +61,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     allocation: Allocation = Allocation.PRICE
     launch_template: str | None = None
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)
+    image_bucket: str | None = None
     launch_burst: Annotated[int, Meta(ge=WORTH_A_CALL)] | None = None
     launch_rate: PerSecond | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, check
@@ -18,4 +18,10 @@ def _open(settings: LibvirtCloud, cluster: Cluster, config: Config | None) -> Pr
     return LibvirtProvider(settings, cluster, ownership, joining)
 
 
-CLOUD = CloudKind(settings=LibvirtCloud, open=_open, check=check)
+def _images(settings: LibvirtCloud, cluster: Cluster) -> ImageStore:
+    from slurm_elastic.providers.libvirt.image_store import VolumeImages
+
+    return VolumeImages(settings, cluster)
+
+
+CLOUD = CloudKind(settings=LibvirtCloud, open=_open, check=check, images=_images)

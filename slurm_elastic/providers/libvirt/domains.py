@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
 
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import (
@@ -22,7 +23,10 @@ from slurm_elastic.providers.libvirt.machine import (
     tags_in,
     volumes,
 )
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 
+UNFINISHED = ".unfinished"
+"""The end of the name of a volume that says of an image that its upload is not at its end."""
 _ABSENT = ("NO_DOMAIN", "NO_DOMAIN_METADATA", "NO_STORAGE_VOL")
 
 
@@ -64,19 +68,29 @@ def capacity(connection: Any, halves: Collection[str]) -> tuple[tuple[int, int],
     return (cpus, memory), (sum(one[3] for one in told), sum(one[1] >> 10 for one in told))
 
 
-def image(connection: Any, storage: str, name: str) -> tuple[Any, str, str, int]:  # noqa: ANN401
-    """The storage pool with its directory, and the image there: its format, and its bytes."""
-    pool = connection.storagePoolLookupByName(storage)
-    volume = pool.storageVolLookupByName(name)
-    kind = Xml.fromstring(volume.XMLDesc()).find("target/format")  # noqa: S314
+def image(connection: Any, settings: LibvirtCloud) -> tuple[Any, str, str, int]:  # noqa: ANN401
+    """The storage pool with its directory, and the image there: its format, and its bytes.
+    ProviderError for one that is not uploaded whole.
+    """
+    pool = connection.storagePoolLookupByName(settings.storage)
+    one = pool.storageVolLookupByName(settings.image)
+    if found(pool.storageVolLookupByName, settings.image + UNFINISHED):
+        text = f"{settings.image} is being uploaded, or an upload of it was broken off"
+        raise ProviderError(settings.name, "UnfinishedImage", text)
     path = Xml.fromstring(pool.XMLDesc()).findtext("target/path")  # noqa: S314
-    return pool, path or "", "raw" if kind is None else kind.get("type", "raw"), volume.info()[1]
+    return pool, path or "", kind_of(one), one.info()[1]
+
+
+def kind_of(one: Any) -> str:  # noqa: ANN401
+    """The format of a volume."""
+    kind = Xml.fromstring(one.XMLDesc()).find("target/format")  # noqa: S314
+    return "raw" if kind is None else str(kind.get("type", "raw"))
 
 
 def start(connection: Any, plan: Plan) -> None:  # noqa: ANN401
     """Define it, make its volumes, start it; what is there is left as it is."""
     settings = plan.settings
-    pool, path, kind, size = image(connection, settings.storage, settings.image)
+    pool, path, kind, size = image(connection, settings)
     domain = found(connection.lookupByUUIDString, plan.id)
     domain = domain or connection.defineXML(plan.definition(path, time.time()))
     if domain.isActive():
@@ -94,12 +108,17 @@ def start(connection: Any, plan: Plan) -> None:  # noqa: ANN401
 
 
 def _volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> Any:  # noqa: ANN401
+    there = found(pool.storageVolLookupByName, name)
+    return there or new_volume(pool, name, size, kind, backing)
+
+
+def new_volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> Any:  # noqa: ANN401
+    """One of ``size`` bytes; refused where there is one of that name."""
     left()
-    text = (
+    return pool.createXML(
         f"<volume><name>{escape(name)}</name><capacity>{size}</capacity>"
         f"<target><format type='{kind}'/></target><backingStore>{backing}</backingStore></volume>"
     )
-    return found(pool.storageVolLookupByName, name) or pool.createXML(text)
 
 
 def stop(connection: Any, number: str) -> None:  # noqa: ANN401
@@ -160,8 +179,8 @@ def remove(connection: Any, number: str, name: str, storage: str) -> None:  # no
 
 def _drop(connection: Any, name: str, storage: str) -> None:  # noqa: ANN401
     pool = connection.storagePoolLookupByName(storage)
-    for volume in filter(None, (found(pool.storageVolLookupByName, v) for v in volumes(name))):
-        volume.delete()
+    for one in filter(None, (found(pool.storageVolLookupByName, v) for v in volumes(name))):
+        one.delete()
 
 
 def _settled(do: Callable[[], object], done: Callable[[], bool]) -> None:

@@ -35,7 +35,7 @@ def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Fi
     yield look("virtualization", partial(_kind, kind), f"domains of type {kind}", advice)
     advice = "copy it into the storage pool's directory, then virsh pool-refresh"
     image, storage = settings.image, settings.storage
-    yield look(f"image {image} of {storage}", partial(_image, storage, image), "there", advice)
+    yield look(f"image {image} of {storage}", partial(_image, settings), "there", advice)
     if settings.domain is None:
         advice = "virsh net-define, net-autostart, net-start, on that host"
         network = settings.network
@@ -48,8 +48,8 @@ def _kind(kind: str, connection: Any) -> str:  # noqa: ANN401
     return kind
 
 
-def _image(storage: str, name: str, connection: Any) -> str:  # noqa: ANN401
-    pool, _, form, size = domains.image(connection, storage, name)
+def _image(settings: LibvirtCloud, connection: Any) -> str:  # noqa: ANN401
+    pool, _, form, size = domains.image(connection, settings)
     return f"{form}, {size >> 30} GiB; {pool.info()[3] >> 30} GiB are free"
 
 

@@ -9,7 +9,7 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -45,6 +45,12 @@ def _found(place: Place) -> Iterable[Found]:
     return found(place)
 
 
+def _images(settings: OpenNebulaCloud, cluster: Cluster) -> ImageStore:
+    from slurm_elastic.providers.opennebula.image_store import OneImages
+
+    return OneImages(settings, cluster)
+
+
 CLOUD = CloudKind(
     settings=OpenNebulaCloud,
     open=_open,
@@ -52,4 +58,5 @@ CLOUD = CloudKind(
     grant=_grant,
     known_types=_known_types,
     found=_found,
+    images=_images,
 )

@@ -31,7 +31,8 @@ SELF = "self"
 OS, VERSION, SOFTWARE = (f"{PREFIX}{word}" for word in ("OS", "VERSION", "SOFTWARE"))
 """Attributes of an image, set by whoever made it."""
 _OS_IMAGE = 0
-_READY = frozenset({1, 2})  # READY USED
+READY = frozenset({1, 2})  # READY USED
+LOCKED = 4
 _STATES = {
     0: "INIT", 3: "DISABLED", 4: "LOCKED", 5: "ERROR", 6: "CLONE", 7: "DELETE", 8: "USED_PERS",
     9: "LOCKED_USED", 10: "LOCKED_USED_PERS",
@@ -168,4 +169,4 @@ def _broken(record: Any) -> str:  # noqa: ANN401
     state = int(record.STATE)
     if int(record.PERSISTENT or 0):
         return "is persistent: one machine alone could use it"
-    return "" if state in _READY else f"is in state {_STATES.get(state, state)}"
+    return "" if state in READY else f"is in state {_STATES.get(state, state)}"

@@ -31,12 +31,28 @@ oneuser quota "$account" "$quota"
 rm -f "$quota"
 """
 
+_IMAGES = """\
+#!/bin/sh -e
+# run it as oneadmin, with the account that uploads images: sh FILE ACCOUNT
+account=$(oneuser show "${{1:?name the account}}" | sed -n 's/^ID *: *//p')
+oneacl create "#$account IMAGE/* CREATE"
+oneacl create "#$account DATASTORE/#{store} USE"
+"""
+_APPLIED = "sh FILE ACCOUNT   # as oneadmin; the account in a group that has no rules (oneacl list)"
+_OWNER = (
+    "an image belongs to the account that uploads it; where that is not the services' own, give "
+    "theirs the right to use it (oneimage chown or chmod), and have image_owners name its owner"
+)
+
 
 def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
     """See ``CloudKind.grant``; a script for sh. No account but the machines' owner can end them."""
     if holder is Holder.WATCHDOG:
         text = "OpenNebula lets nobody but their owner end machines: the watchdog needs the account"
         return Grant(text="", notes=(f"{text} of the services",))
+    if holder is Holder.IMAGES:
+        store = settings.image_datastore
+        return Grant(text=_IMAGES.format(store=store).rstrip("\n"), notes=(_APPLIED, _OWNER))
     script = _SCRIPT.format(
         rules="\n".join(_rules(settings, use.pools)), quota=_quota(settings, use.pools)
     )
@@ -78,7 +94,7 @@ def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
 
 
 def _notes(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
-    yield "sh FILE ACCOUNT   # as oneadmin; the account in a group that has no rules (oneacl list)"
+    yield _APPLIED
     yield "networks and images that a template names in words get no rule: add theirs by number"
     if any(pool.image is not None and pool.image.id is None for pool in pools):
         owners = ", ".join(settings.image_owners)

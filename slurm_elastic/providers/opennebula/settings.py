@@ -35,6 +35,7 @@ class OpenNebulaCloud(
     no place before that counts as "no capacity". ``threads``: calls at a time (oned serves 15
     clients by default).
     ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
+    ``image_datastore``: into which images are uploaded, by its number.
     ``listing_lag``: how long after an order without an answer its machines may not be listed yet;
     a file that is read without it gets ``default_listing_lag``.
     """
@@ -49,6 +50,7 @@ class OpenNebulaCloud(
     listing_lag: Seconds | None = None
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
+    image_datastore: Annotated[int, Meta(ge=0)] = 1
 
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True

@@ -137,13 +137,7 @@ class Catalog:
         raise ProviderError(self._settings.name, "NoImage", f"no active image is called {name!r}")
 
     def _choose_image(self, choice: ImageChoice) -> str:
-        candidates: list[Candidate] = []
-        path = f"/images?status=active&sort=created_at:desc&limit={PAGE}"
-        while path:
-            page = self._call("image", "GET", path)["images"]
-            candidates += map(_candidate, page)
-            last = quote(str(page[-1]["id"])) if len(page) >= PAGE else ""
-            path = last and f"/images?status=active&sort=created_at:desc&limit={PAGE}&marker={last}"
+        candidates = [candidate(r) for r in image_pages(self._call, "status=active&")]
         found = newest(choice, candidates)
         if found is None:
             text = none_fits(choice, candidates)
@@ -160,6 +154,16 @@ class Catalog:
             text = f"{len(found)} networks are called {name!r}; name one by its id"
             raise ProviderError(self._settings.name, "NoNetwork", text)
         return found[0]
+
+
+def image_pages(call: Call, query: str = "") -> Iterator[Mapping[str, Any]]:
+    """The images that the project sees, as glance has them, newest first."""
+    asked = f"/images?{query}sort=created_at:desc&limit={PAGE}"
+    path = asked
+    while path:
+        page = call("image", "GET", path)["images"]
+        yield from page
+        path = f"{asked}&marker={quote(str(page[-1]['id']))}" if len(page) >= PAGE else ""
 
 
 def flavor_pages(call: Call) -> Iterator[Mapping[str, Any]]:
@@ -194,7 +198,7 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
     )
 
 
-def _candidate(record: Mapping[str, Any]) -> Candidate:
+def candidate(record: Mapping[str, Any]) -> Candidate:
     """``os_distro`` and ``os_version`` are glance's own words for these properties."""
     made = str(record.get("created_at") or "").replace("Z", "+00:00")
     own = software_of(str(record.get("slurm_elastic_software") or ""))

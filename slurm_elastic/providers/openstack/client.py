@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import requests
 import urllib3
@@ -152,14 +152,29 @@ class Api:
             for service, (low, high) in _VERSIONS.items()
         }
 
-    def call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+    def call(
+        self, service: str, method: str, path: str, body: object = None, content: str = ""
+    ) -> Any:  # noqa: ANN401
         """One request; the JSON of its answer, None where it has none. Refused, or what
         keystoneauth raises. Nothing of it is logged: user data and passwords are in it.
+        ``content``: the body's type where it is another than JSON's own.
         """
         more: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
         if body is not None:
             more["json"] = body
-        with self._http.within(self._timeout):
+        if content:
+            more["headers"] = {"Content-Type": content}
+        return self._answered(service, method, path, self._timeout, more)
+
+    def send(self, service: str, path: str, file: BinaryIO, seconds: float) -> None:
+        """PUT a whole file in so many seconds; errors as of ``call``."""
+        headers = {"Content-Type": "application/octet-stream"}
+        self._answered(service, "PUT", path, seconds, {"data": file, "headers": headers})
+
+    def _answered(
+        self, service: str, method: str, path: str, seconds: float, more: Mapping[str, Any]
+    ) -> Any:  # noqa: ANN401
+        with self._http.within(seconds):
             answer = self._services[service].request(
                 path, method, raise_exc=False, log=False, connect_retries=0, **more
             )

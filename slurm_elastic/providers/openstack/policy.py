@@ -23,7 +23,9 @@ Rule = tuple[str, str, str]
 
 def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
     """See ``CloudKind.grant``; access rules as JSON."""
-    rules = _watchdog() if holder is Holder.WATCHDOG else _services(settings, use)
+    rules = _images() if holder is Holder.IMAGES else _watchdog()
+    if holder is Holder.SERVICES:
+        rules = _services(settings, use)
     document = [
         {"service": service, "method": method, "path": f"{_ROOTS[service]}{path}"}
         for service, method, path in sorted(set(rules))
@@ -52,6 +54,15 @@ def _watchdog() -> Iterator[Rule]:
     yield COMPUTE, "GET", "/servers/detail"
     yield COMPUTE, "GET", "/servers/*"  # why a start failed
     yield COMPUTE, "DELETE", "/servers/*"
+
+
+def _images() -> Iterator[Rule]:
+    """``image upload`` and ``image list``."""
+    for method in ("DELETE", "GET", "PATCH"):
+        yield IMAGE, method, "/images/*"
+    for method in ("GET", "POST"):
+        yield IMAGE, method, "/images"
+    yield IMAGE, "PUT", "/images/*/file"
 
 
 def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:

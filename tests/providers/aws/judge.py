@@ -70,6 +70,10 @@ def asks(operation: str, request: Mapping[str, Any], known: Known) -> Iterator[A
     service = "ec2" if operation in _EC2_BY_RESOURCE or operation.startswith("Describe") else None
     if operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
         service = "servicequotas"
+    if operation in S3:
+        key = f"arn:aws:s3:::{request['Bucket']}/{request['Key']}"
+        yield Ask(f"s3:{S3[operation]}", key)
+        return
     if operation == "GetProducts":
         service = "pricing"
     assert service, operation
@@ -147,10 +151,47 @@ def _template(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
     yield from _tagging_at_start(request, "CreateLaunchTemplate")
 
 
+S3 = {
+    "PutObject": "PutObject",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+    "AbortMultipartUpload": "AbortMultipartUpload",
+    "DeleteObject": "DeleteObject",
+}
+
+
+def _public(kind: str, name: str) -> str:
+    return _arn(kind, name, "")
+
+
+def _import(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
+    for place in (_arn("import-snapshot-task", "*"), _public("snapshot", "*")):
+        yield Ask("ec2:ImportSnapshot", place)
+    yield from _tagging_at_start(request, "ImportSnapshot")
+
+
+def _register(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
+    yield Ask("ec2:RegisterImage", _public("image", "*"))
+    for disk in request["BlockDeviceMappings"]:
+        yield Ask("ec2:RegisterImage", _public("snapshot", disk["Ebs"]["SnapshotId"]))
+
+
+def _deregister(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
+    number = request["ImageId"]
+    tags = {f"aws:ResourceTag/{k}": v for k, v in known.tags.get(number, {}).items()}
+    yield Ask("ec2:DeregisterImage", _public("image", number), tags)
+
+
+_KINDS = {"ami": "image", "snap": "snapshot"}
+
+
 def _tag(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
     keys = [tag["Key"] for tag in request["Tags"]]
     for id_ in request["Resources"]:
-        yield Ask("ec2:CreateTags", _arn("instance", id_), {
+        kind = _KINDS.get(id_.partition("-")[0])
+        where = _public(kind, id_) if kind else _arn("instance", id_)
+        yield Ask("ec2:CreateTags", where, {
             **{f"aws:ResourceTag/{k}": v for k, v in known.tags.get(id_, {}).items()},
             "aws:TagKeys": keys,
         })  # fmt: skip
@@ -167,6 +208,9 @@ def _on_machines(action: str, key: str):
 
 _EC2_BY_RESOURCE = {
     "RunInstances": _run,
+    "ImportSnapshot": _import,
+    "RegisterImage": _register,
+    "DeregisterImage": _deregister,
     "CreateFleet": _fleet,
     "CreateLaunchTemplate": _template,
     "CreateTags": _tag,

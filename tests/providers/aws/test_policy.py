@@ -9,24 +9,27 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import boto3
 import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 from emulated import running_ec2
+from image.files import image_at
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed, FleetBed
-from providers.aws.judge import Known, actions, asks, granted
+from providers.aws.judge import S3, Known, actions, asks, granted
 
 from slurm_elastic.catalogues import ask
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
 from slurm_elastic.errors import ProviderError
+from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice, Market
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.aws import CLOUD
+from slurm_elastic.providers import open_images, open_provider
+from slurm_elastic.providers.aws import CLOUD, image_store
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
@@ -71,6 +74,10 @@ class Gate:
             raise client.exceptions.NoSuchResourceException(missing, operation)
         answer = self._real(client, operation, request)
         self._learn(operation, request, answer)
+        if operation == "CreateTags":
+            told = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
+            for number in request["Resources"]:
+                self._known.tags[number] = {**self._known.tags.get(number, {}), **told}
         return answer
 
     def _learn(self, operation: str, request, answer) -> None:
@@ -97,7 +104,8 @@ OURS = {
     "DescribeLaunchTemplateVersions", "DescribeSecurityGroups", "DescribeSpotInstanceRequests",
     "DescribeSpotPriceHistory", "DescribeSubnets", "GetAWSDefaultServiceQuota",
     "GetConsoleOutput", "GetServiceQuota", "RunInstances", "TerminateInstances",
-    "DescribeInstanceTypes", "GetProducts",
+    "DescribeInstanceTypes", "GetProducts", "DescribeImportSnapshotTasks", "DescribeSnapshots",
+    "DeregisterImage", "ImportSnapshot", "RegisterImage", *S3,
 }  # fmt: skip
 
 
@@ -238,3 +246,19 @@ def test_machines_of_others_can_neither_be_ended_nor_made(ec2: Ec2Control, gate:
     large = replace(spec, offer=replace(spec.offer, instance_type="p5.48xlarge"))
     with pytest.raises(AssertionError, match="RunInstances"):
         provider.launch(large)
+
+
+def test_whoever_uploads_images_may_do_that_and_nothing_else(
+    ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(image_store, "PERIOD", 0.01)
+    bed = AwsBed(ec2)
+    boto3.client("s3", region_name=REGION, endpoint_url=ec2.url).create_bucket(Bucket="images")
+    gate = Gate(monkeypatch, Holder.IMAGES)
+    settings, cluster = bed.settings(image_bucket="images"), Cluster(name="site", uuid=UUID)
+    gate.open(settings, cluster, [bed.pool])
+    store = open_images(settings, cluster)
+    file = image_file(image_at(tmp_path / "a.raw", secrets.token_bytes(20 << 20)), None, None)
+    upload(store, file, lambda _: None)
+    store.remove(next(one for one in store.images() if one.digest == file.digest))
+    assert gate.used | {"s3:AbortMultipartUpload"} == actions(gate.policy)

@@ -5,6 +5,7 @@ be made to do: resets, silence, half answers, nonsense. What it answers otherwis
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import socket
@@ -60,7 +61,9 @@ class Fault(Struct, kw_only=True):
 
 
 class World(Struct, kw_only=True):
-    """All there is. ``capacity``: machines the scheduler has room for; ``quota``: of instances."""
+    """All there is. ``capacity``: machines the scheduler has room for; ``quota``: of instances;
+    ``spoilt``: what is sent to glance is not what it keeps.
+    """
 
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     deleted: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class World(Struct, kw_only=True):
     delete_conflicts: int = 0
     delete_lags: bool = False
     images: list[dict[str, Any]] = field(default_factory=list)
+    spoilt: bool = False
     password_ends: str | None = None
     credential_ends: str | None = None
 
@@ -198,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             self.answer(fault, body)
 
-    do_GET = do_POST = do_DELETE = do  # noqa: N815
+    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = do  # noqa: N815
 
     def answer(self, fault: Fault | None, body: bytes) -> None:
         kind = fault.kind if fault else None
@@ -260,6 +264,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.owner.behind:
             return self.passed_on(body)
         with self.owner.lock:
+            if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})/file", self.path):
+                _keep(self.owner.world, match[1], body)
+                return 204, ""
             words = json.loads(body or b"null")
             status, answer = _route(self.owner, self.command, self.path, words)
         return status, "" if answer is None else json.dumps(answer)
@@ -299,11 +306,43 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
     if path == "/v3/users/u/application_credentials/ac":
         return 200, {"application_credential": {"expires_at": world.credential_ends}}
     if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})", path):
-        known = {
-            i["id"]: i for i in ({"id": IMAGE, "name": "worker", "status": "active"}, *world.images)
-        }
-        return (200, known[match[1]]) if match[1] in known else (404, _nothing(request=path))
+        return _image(world, method, match[1], body)
+    if (method, path) == ("POST", "/image/v2/images"):
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = {"id": str(uuid.uuid4()), "status": "queued", "size": None, "created_at": now}
+        world.images.insert(0, made | body)
+        return 201, world.images[0]
     return _listed(owner, f"{method} {path}", query, body)
+
+
+def _image(world: World, method: str, number: str, body: Any) -> tuple[int, Any]:
+    known = {
+        i["id"]: i for i in ({"id": IMAGE, "name": "worker", "status": "active"}, *world.images)
+    }
+    if number not in known:
+        return 404, _nothing(request=f"image {number}")
+    one = known[number]
+    if method == "DELETE":
+        world.images.remove(one)
+        return 204, None
+    for change in body or () if method == "PATCH" else ():
+        key = change["path"].removeprefix("/")
+        if change["op"] == "remove":
+            del one[key]
+        else:
+            one[key] = change["value"]
+    return 200, one
+
+
+def _keep(world: World, number: str, data: bytes) -> None:
+    """The image's content."""
+    data = b"?" * len(data) if world.spoilt else data
+    for one in world.images:
+        if one["id"] == number:
+            one |= {
+                "status": "active", "size": len(data), "os_hash_algo": "sha512",
+                "os_hash_value": hashlib.sha512(data).hexdigest(),
+            }  # fmt: skip
 
 
 SWITCHED = {"os-stop": ("ACTIVE", "SHUTOFF"), "os-start": ("SHUTOFF", "ACTIVE")}

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from image.files import image_at
 from msgspec.structs import replace
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import GROUPS, StandIn
@@ -18,9 +19,10 @@ from providers.openstack.stand_in import GROUPS, StandIn
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
 from slurm_elastic.errors import ProviderError
+from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice
 from slurm_elastic.protocols import Examinable, Provider
-from slurm_elastic.providers import open_provider
+from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack import CLOUD, client
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
@@ -37,13 +39,13 @@ class GatedBed(StackBed):
         super().__init__(stand_in, directory)
         self.rules: set[tuple[str, str, str]] = set()
         self.used: set[tuple[str, str, str]] = set()
-        real = client.Api.call
+        real = client.Api._answered
 
-        def call(api, service: str, method: str, path: str, body: object = None):
+        def answered(api, service: str, method: str, path: str, *more: object):
             self.used |= self.matching(service, method, path)
-            return real(api, service, method, path, body)
+            return real(api, service, method, path, *more)
 
-        patch.setattr(client.Api, "call", call)
+        patch.setattr(client.Api, "_answered", answered)
 
     def matching(self, service: str, method: str, path: str) -> set[tuple[str, str, str]]:
         whole = ROOTS[service] + path.partition("?")[0]
@@ -139,4 +141,15 @@ def test_the_watchdog_may_see_and_end_and_nothing_else(
     dog._servers.fault(machine.id)
     dog.terminate([machine.id])
     assert not bed.alive()
+    assert bed.used == bed.rules
+
+
+def test_whoever_uploads_images_may_do_that_and_nothing_else(bed: GatedBed, tmp_path: Path) -> None:
+    bed.holder = Holder.IMAGES
+    bed.open()
+    store = open_images(bed.settings(), Cluster(name="site", uuid=UUID))
+    file = image_file(image_at(tmp_path / "a.qcow2"), None, None)
+    upload(store, file, lambda _: None)
+    store.start_of(bed.pool)
+    store.remove(store.images()[0])
     assert bed.used == bed.rules
