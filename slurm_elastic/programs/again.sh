@@ -3,6 +3,7 @@
 # there any more. `install`, when it joins: units. `keep`, once slurmd runs and cloud-init is done:
 # write down which machine this is. `boot`, before cloud-init would begin: where it is that machine
 # still, mark this boot as one without cloud-init, and restore what the provider's part has told.
+# `online`, before it joins then: wait for an address.
 # In all doubt, and after a boot that did not come as far as `keep`, cloud-init runs as ever.
 set -u
 umask 022
@@ -75,6 +76,7 @@ Type=oneshot
 RemainAfterExit=yes
 KillMode=process
 StandardOutput=journal+console
+ExecStartPre=/bin/sh $place/again online
 ExecStart=/bin/sh $join
 END
   cat >"$units/slurm-elastic-keep.service" <<END
@@ -100,7 +102,7 @@ keep() {
     echo "slurm-elastic: cloud-init runs at the next boot of this machine, too"
     return
   fi
-  cp "$run/node" "$run/launch" "$place/"
+  cp "$run/node" "$run/launch" "$place/" && sync "$place/node" "$place/launch" || return
   machine >"$record.new" && mv "$record.new" "$record"
 }
 
@@ -111,14 +113,25 @@ boot() {
   rm "$record" || return
   [ "$known" = "$(machine)" ] || return
   mkdir -p "$run" /run/cloud-init
-  cp "$place/node" "$place/launch" "$run/" || return
+  [ -s "$place/node" ] && cp "$place/node" "$place/launch" "$run/" || return
   rm -f /run/cloud-init/enabled
   : >/run/cloud-init/disabled
   : >"$mark"
 }
 
+# Where the network does not come up by the files that there are, the next boot is a whole one.
+online() {
+  tries=60
+  until hostname -I | grep -q '[0-9a-f]'; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || return 1
+    sleep 1
+  done
+}
+
 case $1 in
-  install) install_units ;;
+  install) [ -e "$mark" ] || install_units ;;
   keep) keep || echo "slurm-elastic: this machine is not written down" ;;
+  online) online ;;
   boot) boot || echo "slurm-elastic: cloud-init runs at this boot" ;;
 esac

@@ -203,6 +203,23 @@ def test_what_is_changed_since_is_for_cloud_init_to_see(machine: Machine, name: 
     assert not machine.reboot()
 
 
+@pytest.mark.parametrize(("shown", "joins"), [("10.0.0.7", True), ("", False)])
+def test_without_an_address_it_does_not_join_and_reboots(
+    machine: Machine, shown: str, *, joins: bool
+) -> None:
+    """Which is a whole boot then, as nothing has told that it joined."""
+    machine.command("sleep")
+    (machine.root / "bin/hostname").write_text(f"#!/bin/sh\necho {shown}\n")
+    (machine.root / "bin/hostname").chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(machine.kept / "again"), "online"], check=False,
+        env={"PATH": f"{machine.root}/bin:{os.environ['PATH']}"}, timeout=patience(60),
+    )  # fmt: skip
+    assert (done.returncode == 0) is joins
+    unit = (machine.root / "etc/systemd/system/slurm-elastic-join.service").read_text()
+    assert "FailureAction=reboot\n" in unit
+
+
 def test_its_units_are_sound_and_leave_cloud_init_alone_without_the_mark(machine: Machine) -> None:
     units = machine.root / "etc/systemd/system"
     for stage in ("cloud-config", "cloud-final", "cloud-init", "cloud-init-main",
