@@ -37,18 +37,32 @@ def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench stopped")
     parser.add_argument("--image", type=Path, help="boot this one (default: one is built)")
     parser.add_argument("--starts", type=int, default=1, help="of the stopped machine (default: 1)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="put the last boot's console here")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="put each boot's console here, with what took it so long",
+    )
     options = parser.parse_args(arguments)
     require(disk.PROGRAMS | machine.PROGRAMS | network.PROGRAMS)
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-stopped-", dir="/var/tmp") as name:
         work = Path(name)
         work.chmod(0o755)
         image = options.image or _built(work)
-        accel, boots = _measured(work, image, options.starts)
         if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / "console").write_bytes((work / "console").read_bytes())
+            (work / "tells").touch()
+        try:
+            accel, boots = _measured(work, image, options.starts)
+        finally:
+            if options.keep:
+                _keep(work, options.keep)
     return _rows(accel, boots)
+
+
+def _keep(work: Path, place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for console in work.glob("console*"):
+        (place / console.name).write_bytes(console.read_bytes())
 
 
 def _built(work: Path) -> Path:
@@ -91,7 +105,15 @@ def _rows(accel: str, boots: Sequence[dict[str, float]]) -> Report:
             ("processor time until its node is idle", "processor", None),
         )
     ]
-    return report("stopped", [*rows, noted(f"starts, by {accel}", len(again), "starts")])
+    without = sum(b["without"] for b in again)
+    return report(
+        "stopped",
+        [
+            *rows,
+            noted(f"starts, by {accel}", len(again), "starts"),
+            noted("of these without cloud-init", without, "starts"),
+        ],
+    )
 
 
 def _said(line: str) -> str:

@@ -21,6 +21,7 @@ import msgspec
 from slurm_elastic.controller.munge_keys import (
     HostKey,
     PushError,
+    WrongHostKeyError,
     ordered,
     printed_keys,
     read_private_key,
@@ -30,11 +31,23 @@ from slurm_elastic.image import machine, network
 from slurm_elastic.image.identity import NODE
 from slurm_elastic.image.trial import Order, Trial
 
+_WITHOUT = "test -e /run/slurm-elastic/again\n"
 _OFF = "systemctl --no-block poweroff\n"
+# The console gets what took the boot so long, before the end.
+_TOLD_OFF = """systemd-run --quiet --collect sh -c '{ systemctl is-system-running --wait
+systemd-analyze time; systemd-analyze blame --no-pager | head -n 40
+systemd-analyze critical-chain --no-pager; } >/dev/ttyS0 2>&1; systemctl poweroff'
+"""
 
 
 class Life(Trial):
-    """A trial's machine, only booted: ``fresh`` from the image, ``again`` from its own disk."""
+    """A trial's machine, only booted: ``fresh`` from the image, ``again`` from its own disk.
+
+    Each boot's console is left as ``console.N``; ``tells``: with what took it so long.
+    """
+
+    tells = False
+    boots = 0
 
     def fresh(self) -> dict[str, float]:
         """Until its node is idle: it gets its host keys and the munge key."""
@@ -54,18 +67,36 @@ class Life(Trial):
         self._machine = machine.start(self._spec, self._work / "qemu.out")
         began = time.monotonic()
         self._until(_answers, "SSH")
-        return self._joined(began, before, time.monotonic() - began)
+        found = self._joined(began, before, time.monotonic() - began)
+        return {**found, "without": float(self._is_without_cloud_init())}
+
+    def _is_without_cloud_init(self) -> bool:
+        ours = read_private_key(str(self._work / "login"))
+
+        def asked() -> str:
+            try:
+                ordered(self._target(), ours, self.keys, _WITHOUT, b"")
+            except WrongHostKeyError:
+                raise
+            except PushError as error:  # it is busy yet, or says no
+                self._last = str(error)
+                return "no" if "exit 1:" in self._last else ""
+            return "yes"
+
+        return self._until(asked, "its word about this boot") == "yes"
 
     def off(self) -> None:
         """Shut down as for a stop: by its own system."""
         ours = read_private_key(str(self._work / "login"))
         with contextlib.suppress(PushError):  # the connection may end before the answer
-            ordered(self._target(), ours, self.keys, _OFF, b"")
+            ordered(self._target(), ours, self.keys, _TOLD_OFF if self.tells else _OFF, b"")
         assert self._machine is not None
         try:
             self._machine.wait(self._order.timeout)
         except subprocess.TimeoutExpired:
             raise SlurmElasticError("it does not shut down") from None
+        self.boots += 1
+        self._console.replace(self._work / f"console.{self.boots}")
 
     def _joined(self, began: float, before: str, sshd: float) -> dict[str, float]:
         self._until(lambda: self._since() != before and self._is_idle(), "its node idle in Slurm")
@@ -99,10 +130,13 @@ def main() -> int:
     work = Path(sys.argv[1])
     order = msgspec.json.decode((work / "order.json").read_bytes(), type=Order)
     life = Life(work, order)
+    life.tells = (work / "tells").exists()
     print(json.dumps({"boot": "fresh", **life.fresh()}), flush=True)
     for _ in range(int((work / "starts").read_text())):
         life.off()
         print(json.dumps({"boot": "again", **life.again()}), flush=True)
+    if life.tells:
+        life.off()
     return 0
 
 

@@ -64,7 +64,9 @@ class Machine(Struct, frozen=True, kw_only=True):
     A machine that was stopped and started has a row for each part of its life, the earlier ones
     under ids of their own (``part_id``). Of one to be stopped ``stopping`` is set (time) with
     ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
-    price of that; ``born`` when it was first launched, where that was an earlier part.
+    price of that; ``born`` when it was first launched, where that was an earlier part. Of one that
+    was to be stopped ``tunnel_key`` is the public key by which it reached the head (model_ledger's
+    Tunnel), as its own disk has that still.
     """
 
     instance: Instance
@@ -81,6 +83,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     stopping: float | None = None
     stopped: float | None = None
     born: float | None = None
+    tunnel_key: str | None = None
 
     @property
     def boots(self) -> bool:

@@ -52,6 +52,15 @@ class NetworkKind(StrEnum):
     WIREGUARD = "wireguard"
 
 
+class CloudInit(StrEnum):
+    """Whether cloud-init runs when a machine that was stopped boots again: only at its first boot,
+    where nothing in cloud-init's settings is for each; or at all.
+    """
+
+    ONCE = "once"
+    EACH_BOOT = "each-boot"
+
+
 class Enrol(StrEnum):
     """How a machine's public key comes to the head: by its console, or by a key that is good for
     that alone, once, for ten minutes.
@@ -124,7 +133,7 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     The gate: slurmd starts only where the command ``check`` exits 0 within ``check_timeout`` s;
     ``wipe`` are directories of the machines that are emptied of a user's files after the user's
-    last job there.
+    last job there. ``cloud_init`` is about machines of pools that keep stopped ones.
     """
 
     head: str | None = None
@@ -136,4 +145,5 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     check: str | None = None
     check_timeout: Seconds = 60.0
     wipe: tuple[str, ...] = ()
+    cloud_init: CloudInit = CloudInit.ONCE
     network: Network | None = None

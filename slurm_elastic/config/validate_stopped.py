@@ -1,4 +1,4 @@
-"""Whether pools that keep stopped machines can: their cloud, markets and network. Pure."""
+"""Whether pools that keep stopped machines can: their cloud and markets. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
-from slurm_elastic.config.joining import Join, Network
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate import markets_used
 from slurm_elastic.model import Market
@@ -15,29 +14,17 @@ from slurm_elastic.model import Market
 
 def check_stopped(draft: Draft) -> None:
     """All complaints about ``stopped``."""
-    join = draft.section("join", Join, Join()) or Join()
-    network = join.network if join.network is not None and join.network.tunnels else None
     for i, pool, cloud in draft.pools_with_clouds:
-        if pool.stopped and (expected := _expected(pool, cloud, network, draft.nodes.get(i, ()))):
+        if pool.stopped and (expected := _expected(pool, cloud, draft.nodes.get(i, ()))):
             draft.problems.add(("pools", i, "stopped"), describe(pool.stopped), expected)
 
 
-def _expected(
-    pool: PoolSettings, cloud: CloudSettings, network: Network | None, nodes: Sequence[str]
-) -> str:
-    """In place of a ``stopped`` that cannot be; "" where it can. A stopped machine is started with
-    what it was told at its launch, and the word by which it may open a tunnel has ended then.
-    """
+def _expected(pool: PoolSettings, cloud: CloudSettings, nodes: Sequence[str]) -> str:
+    """In place of a ``stopped`` that cannot be; "" where it can."""
     if not cloud.can_stop:
         return f"0: machines of provider {cloud.provider} cannot be stopped and started"
     if not markets_used(pool, cloud) - {Market.SPOT}:
         return "0: spot machines are not stopped; or a market beside spot in markets"
-    if network is not None and cloud.by_user_data and _tunnels(network, cloud):
-        return f"0: the tunnel (join.network) of cloud {cloud.name} is for one boot alone"
     if nodes and pool.stopped > len(nodes):
         return f"at most {len(nodes)}, the number of nodes of the pool"
     return ""
-
-
-def _tunnels(network: Network, cloud: CloudSettings) -> bool:
-    return not network.clouds or cloud.name in network.clouds

@@ -22,7 +22,11 @@ def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Ins
     if cloud not in clouds_with_tunnel(site.config):
         return tuple(machines)
     known = {(t.generation, t.node): t.address for t in site.ledger.tunnels()}
-    return tuple(replace(i, address=known.get((i.generation, i.node))) for i in machines)
+    # One that was stopped and started is told by its cloud with the generation of its first boot.
+    latest = {m.instance.id: m.instance.generation for m in site.ledger.machines()}
+    return tuple(
+        replace(i, address=known.get((latest.get(i.id, i.generation), i.node))) for i in machines
+    )
 
 
 def enrolment_word(site: Site, cloud: str, generation: str) -> str:

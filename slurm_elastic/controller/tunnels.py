@@ -111,6 +111,7 @@ class Tunnels:
             self._recovered = self._guarded(self._recover)
         if self._desk is not None:
             self._desk.open()
+        self._remember()
         self.apply()
         machines = {(m.instance.generation, m.instance.node): m for m in self._live()}
         for one in self._seen().enrolling:
@@ -212,6 +213,17 @@ class Tunnels:
             self._believe(one, peer.key, "the hub has it in still, and the ledger was lost")
 
     # keys
+
+    def _remember(self) -> None:
+        """A machine that was stopped has its key still, on its own disk."""
+        had = {
+            (m.instance.generation, m.instance.node): m.tunnel_key
+            for m in self._live()
+            if m.tunnel_key
+        }
+        for one in self._seen().enrolling if had else ():
+            if key := had.get((one.generation, one.node)):
+                self._believe(one, key, "it had that key before it was stopped")
 
     def _read(self, one: Instance) -> None:
         clock, running = self._site.monotonic(), self._reading.get(one.id)

@@ -31,7 +31,8 @@ clouds:
   - name: check
     {cloud}
 pools:
-  - {{name: check, cloud: check, nodes: {node}, cpus: 1, memory: 768, instance_types: [check]}}
+  - {{name: check, cloud: check, nodes: {node}, cpus: 1, memory: 768, instance_types: [check],
+     stopped: 1}}
 timings: {{resume_timeout: {boot:.0f}, transient_deadline: 10}}
 join:
   head: {head}

@@ -176,6 +176,10 @@ def _run_additions(recipe: Recipe, tree: Path) -> None:
 def _clean(recipe: Recipe, tree: Path) -> None:
     for unit in ("slurmd.service", "munge.service"):
         (tree / _WANTS / unit).unlink(missing_ok=True)
+    if not (tree / "usr/sbin/lvm").exists() and not (tree / "sbin/lvm").exists():
+        # It looks for LVM's snapshots at each boot, for seconds; without LVM there are none.
+        for link in tree.glob("etc/systemd/system/*.wants/e2scrub_reap.service"):
+            link.unlink()
     for pattern in _OF_ONE_MACHINE:
         for path in tree.glob(pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -25,7 +25,7 @@ LAUNCH_COLUMNS = (
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
-    "stopping, stopped, born"
+    "stopping, stopped, born, tunnel_key"
 )
 MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 GONE = "terminated in the cloud"
@@ -484,6 +484,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.stopping,
         machine.stopped,
         machine.born,
+        machine.tunnel_key,
     )
 
 
@@ -517,6 +518,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         stopping=row["stopping"],
         stopped=row["stopped"],
         born=row["born"],
+        tunnel_key=row["tunnel_key"],
     )
 
 

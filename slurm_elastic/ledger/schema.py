@@ -285,6 +285,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "create index machines_stopped on machines (cloud) where stopped is not null",
         "alter table launches add column recipe text not null default ''",
     ),
+    ("alter table machines add column tunnel_key text",),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)

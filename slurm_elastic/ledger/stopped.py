@@ -61,12 +61,14 @@ class StoppedMachines(Machines):
         return {row["generation"]: row["recipe"] for row in rows}
 
     def stopping(self, cloud: str, ids: Collection[str], why: str, now: float) -> None:
-        """Write down that these are to be stopped, before the cloud is called. A machine whose end
-        is decided is left alone.
+        """Write down that these are to be stopped, before the cloud is called, and the keys of
+        those with a tunnel, whose rows end. A machine whose end is decided is left alone.
         """
         with self._transaction("machines") as db:
             db.executemany(
-                "update machines set suspending = ?, stopping = ?, why = ? where cloud = ? "
+                "update machines set suspending = ?, stopping = ?, why = ?, tunnel_key = "
+                "(select key from tunnels t where t.generation = machines.generation "
+                "and t.node = machines.node) where cloud = ? "
                 "and id = ? and suspending is null and ended is null",
                 [(now, now, why, cloud, id_) for id_ in ids],
             )

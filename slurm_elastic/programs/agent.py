@@ -27,7 +27,6 @@ import shlex
 import subprocess
 import sys
 import time
-import urllib.request
 from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
 PERIOD = 5.0
@@ -263,6 +262,9 @@ class Metadata:
 
     def ask(self, path: str, method: str, header: str, value: str) -> str:
         """The answer's text; '' for none (404: there is no warning)."""
+        # Only here: it is the greatest part of this program's start, which slurmd waits for.
+        import urllib.request
+
         request = urllib.request.Request(  # noqa: S310
             self.url + path, headers={header: value}, method=method
         )

@@ -9,7 +9,7 @@ mkdir -p "$dir" /etc/slurm
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
-max_age= generation=
+max_age= generation= stopped=
 . "$dir/launch"
 # cloud-init runs a script of user data once in a machine's life; this is for its next boots.
 again=/var/lib/cloud/scripts/per-boot
@@ -48,7 +48,7 @@ if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
     tee /dev/console >&2
 fi
-hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
+[ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 # sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
   set -- $(hostname -I)
@@ -97,21 +97,33 @@ cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 SLURM_ELASTIC_WIPE
 [ "$(wc -c <"$dir/wipe")" -lt 2 ] || install -m 755 "$dir/wipe" /usr/local/sbin/slurm-elastic-wipe
 
+# By this, later boots of a machine that may be stopped do without cloud-init.
+cat >"$dir/again.sh" <<'SLURM_ELASTIC_AGAIN'
+@{later_boots}
+SLURM_ELASTIC_AGAIN
+
 # What slurmd's unit and Debian's /etc/default/slurmd call it.
 echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
 
 # Slurm goes by keys of its own (auth/slurm) where they are, else by munge.
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
-check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
+check=:
+grep -q '^check=.' "$dir/agent" && check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
 if [ -d /run/systemd/system ]; then
   drop_in=/run/systemd/system/slurmd.service.d
   mkdir -p "$drop_in"
   printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
     >"$drop_in/slurm-elastic.conf"
-  systemctl daemon-reload
+  joined=
+  if [ -n "$stopped" ] && [ -e "$again/slurm-elastic-join" ] && [ "$(wc -c <"$dir/again.sh")" -gt 1 ]; then
+    sh "$dir/again.sh" install && joined="&& systemctl --no-block start slurm-elastic-keep.service"
+  fi
+  # A reload has all generators run again; a slurmd that systemd has not looked at needs none.
+  systemctl show --property=DropInPaths --value slurmd.service | grep -q "$drop_in/" ||
+    systemctl daemon-reload
   cat >"$dir/start" <<END
 $keys || systemctl restart munge.service || exit
-$check && systemctl restart slurmd.service
+$check && systemctl restart slurmd.service $joined
 END
   if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
     systemctl --no-block start slurm-elastic-agent.service

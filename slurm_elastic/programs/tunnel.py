@@ -86,6 +86,7 @@ class Tunnel:
         self.public = ""
         self.printed = float("-inf")
         self.arranged = False
+        self.had_key = os.path.exists(self.key)
 
     def look(self) -> bool:
         """One look; whether the head answers."""
@@ -98,7 +99,9 @@ class Tunnel:
             self.arrange()
         if self.is_up():
             return True
-        if self.facts.get("enrol"):
+        if self.had_key:
+            self.had_key = False  # of an earlier boot: the head may know it
+        elif self.facts.get("enrol"):
             self.hand_in()
         elif time.monotonic() - self.printed > PRINT:
             self.announce()

@@ -25,6 +25,7 @@ from slurm_elastic.bounded import Budget
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
+from slurm_elastic.config.tunnel import node_addresses
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
@@ -32,9 +33,9 @@ from slurm_elastic.controller.enrolment import CLIENTS, Desk, private_key, word_
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
 from slurm_elastic.errors import TransientError
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Seen
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Location, Market
-from slurm_elastic.model_ledger import Tunnel
+from slurm_elastic.ledger import Launch, Ledger, Machine
+from slurm_elastic.model import Instance, InstanceState, Location, Market, Offer
+from slurm_elastic.model_ledger import INTENT, Tunnel
 from slurm_elastic.policies.peers import Admission, Peer
 from slurm_elastic.programs.tunnel import enrolment_key
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -228,6 +229,85 @@ def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) 
     again = bed.machine(ident="i-again")
     bed.prints(again, K1)
     bed.until(lambda: bed.admitted() == {(K1, True)})
+
+
+@pytest.mark.parametrize("kind", ["bed", "once"])
+def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Its disk has its key still; nobody else is let in by it meanwhile, nor after."""
+    there: Bed = request.getfixturevalue(kind)
+    one = there.machine()
+    there.ledger.enrol(tunnel_of(there, one, K1))
+    there.tunnels.look()
+    assert (K1, True) in there.admitted()
+    stop(there, one)
+    assert there.admitted() == set()
+    assert there.ledger.tunnels() == ()
+    there.open()  # the daemon is another by then
+    there.tunnels.look()
+    assert there.admitted() == set()
+    (stopped,) = there.ledger.stopped()
+    started = start(there, stopped)
+    there.tunnels.look()
+    assert (K1, True) in there.admitted()
+    assert len(there.hub.peers) == 1
+    assert started.instance.generation != one.generation
+    (seen,) = in_tunnel(there.site, "aws", [one])
+    assert seen.address == there.hub.peers[0].address, "its cloud tells its first generation"
+    stop(there, started.instance)
+    assert there.admitted() == set()
+    there.ledger.end_stopped("aws", [one.id], "too old", there.now)
+    there.tunnels.look()
+    assert (there.admitted(), there.ledger.tunnels()) == (set(), ())
+
+
+def test_a_key_of_before_its_stop_is_no_other_machines(bed: Bed) -> None:
+    """A fresh machine of its node has its place, and its own key, meanwhile."""
+    one = bed.machine()
+    bed.ledger.enrol(tunnel_of(bed, one, K1))
+    stop(bed, one)
+    fresh = bed.machine(ident="i-fresh")
+    bed.prints(fresh, K2)
+    bed.until(lambda: bed.admitted() == {(K2, True)})
+    (stopped,) = bed.ledger.stopped()
+    started = start(bed, stopped)
+    bed.tunnels.look()
+    assert bed.admitted() == {(K2, True)}, "at its address another machine is in yet"
+    bed.ledger.suspending("aws", [fresh.id], "suspended by Slurm", bed.now)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    (row,) = bed.ledger.tunnels()
+    assert row.generation == started.instance.generation
+
+
+def tunnel_of(bed: Bed, one: Instance, key: str) -> Tunnel:
+    return Tunnel(
+        generation=one.generation, node=one.node, address=node_addresses(bed.site.config)[one.node],
+        key=key, since=bed.now,
+    )  # fmt: skip
+
+
+def stop(bed: Bed, one: Instance) -> None:
+    """As an idle one is, step by step: nobody is let in after the first."""
+    bed.ledger.stopping("aws", [one.id], "idle", bed.now)
+    bed.tunnels.look()
+    bed.ledger.has_stopped("aws", {one.id: 0.0}, bed.now)
+    bed.tunnels.look()
+
+
+def start(bed: Bed, machine: Machine) -> Machine:
+    one = machine.instance
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, zone=one.zone, instance_type=one.instance_type,
+        market=one.market, price=one.price, cpus=2, memory=4096,
+    )  # fmt: skip
+    launch = Launch(
+        generation=new_generation(bed.now + 60), request="r", pool="pub", cloud="aws", jobs=(),
+        nodes=(one.node,), offer=offer, state=INTENT, created=bed.now,
+    )  # fmt: skip
+    started = bed.ledger.start(launch, machine, bed.now)
+    assert started is not None
+    return started
 
 
 def test_a_row_is_forgotten_only_after_the_hub_has_dropped_its_peer(bed: Bed) -> None:

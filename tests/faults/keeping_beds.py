@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from emulated import running_ec2, running_one
+from libvirt_hosts import FROM_QEMU
+from libvirt_hosts import Fault as HostFault
 from msgspec.structs import replace
 from patience import eventually
 from providers.opennebula.bed import NAME as ONE
@@ -20,13 +22,16 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model import ImageChoice, Pool
+from slurm_elastic.providers.base.tags import NODES
+from slurm_elastic.providers.libvirt.machine import STOPPED, tags_in
+from slurm_elastic.providers.libvirt.settings import LibvirtType
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_cloud import BOOT_FAILURE, POWEROFF
 from slurm_elastic.sandbox.one_control import Place
 from slurm_elastic.sandbox.one_world import Image, Pace
-from tests.faults.beds import Aws, One, Stack
+from tests.faults.beds import Aws, Libvirt, One, Stack
 
 IMAGES = ImageChoice(name="worker-*")
 CHEAP, DEAR = 0.1, 0.2
@@ -185,6 +190,47 @@ class KeepingOne(One):
 
     def refuse_start(self) -> None:
         self.control.fail(Fault(kind=FaultKind.AUTH, action="one.vm.action", count=1))
+
+
+class KeepingLibvirt(Libvirt):
+    """Its image is named in the cloud's settings."""
+
+    pool = replace(keeping(Libvirt.pool, "small", "other"), image=None)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.prices = {"small": CHEAP, "other": DEAR}
+        self.new_image("worker-1")
+
+    def settings(self, **more: object) -> CloudSettings:  # type: ignore[override]
+        types = {
+            name: LibvirtType(cpus=1, memory=16, price=price) for name, price in self.prices.items()
+        }
+        return super().settings(**({"types": types, "image": self.image} | more))
+
+    def off(self) -> dict[str, str]:
+        """Those that are marked as stopped on purpose; ended ones leave a definition, too."""
+        told = {i: tags_in(self.marks(i)) for i in self.domains().keys() - self.alive()}
+        return {i: tags.get(NODES, "") for i, tags in told.items() if STOPPED in tags}
+
+    def there(self) -> set[str]:
+        return self.alive() | self.off().keys()
+
+    def new_image(self, name: str) -> None:
+        self.image = name
+        self.storage.createXML(
+            f"<volume><name>{name}</name><capacity unit='MiB'>1</capacity>"
+            "<target><format type='qcow2'/></target></volume>"
+        )
+
+    def break_down(self, machine: str) -> None:
+        """qemu runs, and dies of what its guest does."""
+        self.domains()[machine].destroy()
+
+    def refuse_start(self) -> None:
+        """As where its disk cannot be opened any more."""
+        refused = (38, FROM_QEMU, "Cannot access storage file: Permission denied")
+        self.proxy.fail(HostFault(procedures=("create",), error=refused, times=1))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libvirt_hosts import Daemon, running_libvirtd
 from msgspec.structs import replace
 
 from slurm_elastic.providers.aws import images as aws_images
@@ -16,9 +17,9 @@ from slurm_elastic.providers.opennebula import images as one_images
 from slurm_elastic.providers.openstack import catalog as openstack_images
 from slurm_elastic.testing.bench import Bench, open_bench
 from slurm_elastic.testing.matrix import nothing_left
-from tests.faults.keeping_beds import CHEAP, DEAR, DISK, keeping_beds
+from tests.faults.keeping_beds import CHEAP, DEAR, DISK, KeepingLibvirt, keeping_beds
 
-CLOUDS = ("aws", "openstack", "opennebula")
+CLOUDS = ("aws", "openstack", "opennebula", "libvirt")
 Beds = dict[str, Callable[[Path], Any]]
 
 
@@ -28,13 +29,23 @@ def beds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beds]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def libvirtd() -> Iterator[Daemon]:
+    with running_libvirtd() as running:
+        yield running
+
+
 @pytest.fixture(params=CLOUDS)
 def bench(
     request: pytest.FixtureRequest, beds: Beds, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
     for module in (aws_images, one_images, openstack_images):
         monkeypatch.setattr(module, "FRESH", -1.0)  # else a new image is seen minutes later
-    with open_bench(beds[request.param]) as made:
+    made_by = beds.get(request.param)
+    if made_by is None:  # a libvirtd is not everywhere
+        daemon = request.getfixturevalue("libvirtd")
+        made_by = lambda place: KeepingLibvirt(daemon, place)  # noqa: E731
+    with open_bench(made_by) as made:
         yield made
         assert made.census.doubles == []
         assert made.census.nobodys == set()
@@ -72,6 +83,13 @@ def reprice(bench: Bench, first: float, second: float) -> None:
     """Other prices stand in the configuration, and the daemon is started anew."""
     bench.bed.prices = dict(zip(bench.bed.prices, (first, second), strict=True))
     bench.restart()
+
+
+def new_image(bench: Bench) -> None:
+    """There is a newer image; on hosts the settings have to name it."""
+    bench.bed.new_image("worker-2")
+    if isinstance(bench.bed, KeepingLibvirt):
+        bench.restart()
 
 
 def told(bench: Bench, kind: str) -> list[str]:
@@ -150,7 +168,7 @@ def test_what_has_become_too_dear_for_a_limit_stays_stopped_beside_a_fresh_machi
 
 def test_another_image_ends_what_is_stopped(bench: Bench) -> None:
     machines = stopped_once(bench)
-    bench.bed.new_image("worker-2")
+    new_image(bench)
     bench.until(lambda: not bench.bed.off(), "the end of those of the old image")
     assert [why for why in told(bench, "terminated") if "another image" in why]
     run(bench, 2)
@@ -161,7 +179,7 @@ def test_another_image_ends_what_is_stopped(bench: Bench) -> None:
 
 def test_a_job_that_comes_with_another_image_gets_machines_of_that(bench: Bench) -> None:
     machines = stopped_once(bench)
-    bench.bed.new_image("worker-2")
+    new_image(bench)
     run(bench, 2)
     assert bench.bed.alive().isdisjoint(machines)
     assert told(bench, "started") == []

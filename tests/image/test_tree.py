@@ -89,6 +89,16 @@ def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> 
     assert (place / "etc/machine-id").read_text() == ""
 
 
+@pytest.mark.parametrize("lvm", ["", "sbin/lvm", "usr/sbin/lvm"])
+def test_snapshots_of_lvm_are_looked_for_at_boots_where_there_is_lvm(place: Path, lvm: str) -> None:
+    link = place / "etc/systemd/system/default.target.wants/e2scrub_reap.service"
+    for name in filter(None, (link, place / lvm if lvm else None)):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.write_text("")
+    tree._clean(Recipe(), place)
+    assert link.exists() is bool(lvm)
+
+
 def test_mounts_have_their_places_and_files_lie_over_what_was_there(
     place: Path, tmp_path: Path
 ) -> None:

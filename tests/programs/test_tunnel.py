@@ -41,3 +41,33 @@ def test_what_broke_off_half_way_is_done_again(
     assert "ip address replace 10.99.0.9/32 dev wg-se" in done
     assert "ip route replace 10.99.0.0/16 dev wg-se src 10.99.0.9" in done
     assert done.count("ip link add dev wg-se type wireguard") == 1
+
+
+@pytest.mark.parametrize(("kept", "asked"), [(False, ["ENROL", "OWN"]), (True, ["OWN"])])
+def test_a_later_boot_begins_with_the_key_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: bool, asked: list[str]
+) -> None:
+    """The key of its launch is dead by then; the head may know its own."""
+    key = tmp_path / "key"
+    settings = {
+        "public_key": "HEAD", "endpoint": "h:1", "interface": "wg-se", "mtu": 1380,
+        "networks": ["10.99.0.0/16"], "key": str(key), "console": "/dev/null",
+        "pools": {"pub": {"first": "10.99.0.8", "nodes": "pub[1-2]"}},
+    }  # fmt: skip
+    if kept:
+        key.write_text("OWN")
+    used: list[str] = []
+
+    def run(*command: str, **_: object) -> str:
+        if command[:2] == ("wg", "set") and "private-key" in command:
+            path = command[command.index("private-key") + 1]
+            used.append("ENROL" if path.endswith(".enrol") else "OWN")
+        known = "9999999999" if used and used[-1] == "OWN" else "0"
+        return f"HEAD\t{known}\n" if command[:2] == ("wg", "show") else "OWN"
+
+    monkeypatch.setattr(tunnel, "run", run)
+    monkeypatch.setattr(tunnel, "ANSWER", 0.0)
+    one = tunnel.Tunnel(settings, FACTS | {"enrol": "word"})
+    assert one.look()
+    assert used == asked
+    assert not Path(f"{key}.enrol").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.joining import Network
+from slurm_elastic.config.joining import CloudInit, Join, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import compress
@@ -53,6 +53,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "head": join.head,
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": " ".join(filter(None, marks)),
+        "later_boots": later_boots(join),
         "metadata": cloud.metadata,
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
@@ -97,6 +98,15 @@ def tunnel_settings(config: Config, network: Network) -> str:
     )
 
 
+def later_boots(join: Join) -> str:
+    """The program by which a machine's later boots do without cloud-init; empty where cloud-init
+    runs at each.
+    """
+    if join.cloud_init is CloudInit.EACH_BOOT:
+        return ""
+    return (_PROGRAMS / "again.sh").read_text(encoding="utf-8").rstrip("\n")
+
+
 def wiping(directories: Sequence[str]) -> str:
     """The program that slurmd runs as Epilog to empty these; empty where there are none."""
     if not directories:
@@ -133,12 +143,13 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
     """The facts that machines of a launch are told besides their node; ``max_age`` (s) and ``gres``
-    where there are such.
+    where there are such, ``stopped`` where idle ones may be stopped and started again.
     """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
     age, gres = spec.pool.max_age, spec.pool.gres
     facts |= {"gres": ",".join(f"{name}:{count}" for name, count in gres.items())} if gres else {}
     facts |= {"enrol": spec.enrol} if spec.enrol else {}
+    facts |= {"stopped": "yes"} if spec.pool.stopped else {}
     return facts if age is None else facts | {"max_age": f"{age:g}"}
 
 

@@ -17,7 +17,7 @@ from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.joining import Join, Network, Ssh
+from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
@@ -169,18 +169,31 @@ def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
     assert sorted(order, key=text.index) == order
 
 
+def launched(**pool: object) -> LaunchSpec:
+    """Of a pool of one node."""
+    small = Pool(name="pub", cloud="aws", nodes=("pub1",), cpus=2, real_memory=1)
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="c5", zone="z",
+        market=Market.ON_DEMAND, price=0.1, cpus=2, memory=4096,
+    )  # fmt: skip
+    return LaunchSpec(generation="g1", pool=replace(small, **pool), nodes=small.nodes, offer=offer)
+
+
 def test_machines_are_told_the_devices_that_their_node_shall_have() -> None:
     """For a check of theirs, in a form that sh takes without quotes."""
     cluster = Cluster(name="c", uuid=UUID)
-    pool = Pool(name="gpu", cloud="aws", nodes=("g1",), cpus=2, real_memory=1)
-    offer = Offer(
-        cloud="aws", location=Location.PUBLIC, instance_type="g4", zone="", market=Market.SPOT,
-        price=0.1, cpus=2, memory=4096,
-    )  # fmt: skip
-    spec = LaunchSpec(generation="g1", pool=pool, nodes=pool.nodes, offer=offer)
-    assert "gres" not in facts_of(cluster, spec)
-    both = replace(pool, gres={"gpu:a100_3g.20gb": 2, "fpga": 1})
-    assert facts_of(cluster, replace(spec, pool=both))["gres"] == "gpu:a100_3g.20gb:2,fpga:1"
+    assert "gres" not in facts_of(cluster, launched())
+    both = launched(gres={"gpu:a100_3g.20gb": 2, "fpga": 1})
+    assert facts_of(cluster, both)["gres"] == "gpu:a100_3g.20gb:2,fpga:1"
+
+
+@pytest.mark.parametrize(("stopped", "told"), [(0, None), (2, "yes"), (3, "yes")])
+def test_machines_are_told_whether_they_may_be_stopped_but_not_how_many_are(
+    stopped: int, told: str | None
+) -> None:
+    """Another number makes no other machine of them."""
+    facts = facts_of(Cluster(name="c", uuid=UUID), launched(stopped=stopped))
+    assert facts.get("stopped") == told
 
 
 def test_opennebula_runs_it_before_the_sites_program_and_gives_it_to_cloud_init() -> None:
@@ -217,11 +230,13 @@ class Machine:
         (self.bin / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
         (self.bin / name).chmod(0o755)
 
-    def text(self) -> str:
-        text = program_of(config(head="head:6817"), AWS)
+    def text(self, **join: object) -> str:
+        text = program_of(config(head="head:6817", **join), AWS)
         text = text.replace("/run/slurm-elastic", str(self.run))
         text = text.replace("/etc/hosts", str(self.hosts))
         text = text.replace("/var/lib/cloud/scripts", str(self.path))
+        text = text.replace("/var/lib/slurm-elastic-node", str(self.path / "kept"))
+        text = text.replace("/etc/systemd/system", str(self.path / "units"))
         return text.replace("/run/systemd", str(self.path / "systemd"))
 
     def join(self) -> None:
@@ -296,6 +311,50 @@ def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> 
     ran = machine.ran("systemd-run")
     assert "systemctl daemon-reload" in ran
     assert "restart munge.service" in (machine.run / "start").read_text()
+
+
+@pytest.mark.parametrize(
+    ("stopped", "join", "there"),
+    [
+        ("stopped=yes", {}, True),
+        ("stopped=yes", {"cloud_init": CloudInit.EACH_BOOT}, False),
+        ("", {}, False),
+    ],
+)
+def test_a_machine_that_may_be_stopped_is_written_down_once_slurmd_runs(
+    tmp_path: Path, stopped: str, join: dict[str, Any], *, there: bool
+) -> None:
+    """So that it boots without cloud-init (test_again.py)."""
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    for name in ("systemd/system", "units", "per-boot"):
+        (tmp_path / name).mkdir(parents=True)
+    with (machine.run / "launch").open("a") as facts:
+        facts.write(stopped + "\n")
+    script = tmp_path / "part-001"
+    script.write_text(machine.text(**join))
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    subprocess.run(["sh", str(script)], check=True, env=environment, timeout=patience(60))
+    assert (tmp_path / "kept" / "again").exists() is there
+    assert (tmp_path / "units" / "slurm-elastic-join.service").exists() is there
+    subprocess.run(["sh", str(machine.run / "start")], check=True, env=environment)
+    ran = machine.log.read_text().splitlines()
+    last = "systemctl --no-block start slurm-elastic-keep.service"
+    assert (ran[-1] == last) is there
+    assert "systemctl restart slurmd.service" in ran
+
+
+def test_a_slurmd_that_systemd_knows_with_our_drop_in_needs_no_reload(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    known = tmp_path / "systemd/system/slurmd.service.d/slurm-elastic.conf"
+    (machine.bin / "systemctl").write_text(
+        f'#!/bin/sh\necho "systemctl $*" >>{machine.log}\n'
+        f'[ "$1" != show ] || echo /other/drop-in.conf {known}\n'
+    )
+    machine.join()
+    assert "systemctl daemon-reload" not in machine.ran("systemd-run")
 
 
 # the gate

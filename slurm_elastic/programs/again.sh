@@ -1,0 +1,137 @@
+#!/bin/sh
+# slurm-elastic: later boots of this very machine do without cloud-init, which has nothing to do
+# there any more. `install`, when it joins: units. `keep`, once slurmd runs and cloud-init is done:
+# write down which machine this is. `boot`, before cloud-init would begin: where it is that machine
+# still, mark this boot as one without cloud-init, and restore what the provider's part has told.
+# `online`, before it joins then: wait for an address.
+# In all doubt, and after a boot that did not come as far as `keep`, cloud-init runs as ever.
+set -u
+umask 022
+run=/run/slurm-elastic
+mark=$run/again
+place=/var/lib/slurm-elastic-node
+record=$place/machine
+cloud=/var/lib/cloud
+units=/etc/systemd/system
+join=$cloud/scripts/per-boot/slurm-elastic-join
+
+# Another machine that is made of this one's disk differs in one of these.
+machine() {
+  cat /sys/class/dmi/id/product_uuid /etc/machine-id "$cloud/data/instance-id" || return
+  cat /sys/class/dmi/id/product_serial /sys/class/dmi/id/board_asset_tag 2>/dev/null
+  for card in /sys/class/net/*/device; do
+    [ ! -e "$card" ] || cat "${card%device}address" || return
+  done | sort
+  for drive in /dev/disk/by-label/CONTEXT /dev/disk/by-label/config-2 /dev/disk/by-label/[cC][iI]*; do
+    [ ! -e "$drive" ] || head -c 4194304 "$drive" | sha256sum || return
+  done
+  for disk in /sys/block/*/device; do
+    [ ! -e "$disk" ] || cat "${disk%device}size" || return
+  done
+}
+
+# Whether somebody wants cloud-init to do something at each boot, or something went wrong.
+in_doubt() {
+  case $(cat /sys/class/dmi/id/product_uuid) in
+    *[!-0-9A-Fa-f]* | 0000* | [fF][fF][fF][fF]* | 03000200-0400-0500-* | "") return 0 ;;
+  esac
+  [ "$(ls -A "$cloud/scripts/per-boot")" = slurm-elastic-join ] || return 0
+  [ "$(ls -A "$cloud/instance/boothooks" 2>/dev/null | wc -l)" -lt 2 ] || return 0
+  grep -qsE '^[^#]*("?(bootcmd|updates)"? *:|\balways\b)' /etc/cloud/cloud.cfg \
+    /etc/cloud/cloud.cfg.d/* "$cloud/instance/cloud-config.txt" \
+    "$cloud/instance/vendor-cloud-config.txt" "$cloud/instance/vendor2-cloud-config.txt" && return 0
+  [ ! -e "$mark" ] && ! tr -d ' \n' </run/cloud-init/result.json | grep -q '"errors":\[\]'
+}
+
+changed() {
+  [ -n "$(find /etc/cloud "$cloud/scripts" "$cloud/seed" -newer "$record" 2>/dev/null)" ]
+}
+
+install_units() {
+  install -D -m 700 "$0" "$place/again"
+  cat >"$units/slurm-elastic-again.service" <<END
+[Unit]
+Description=slurm-elastic: is this the machine that has joined before
+DefaultDependencies=no
+ConditionVirtualization=vm
+ConditionPathExists=$record
+RequiresMountsFor=$place $cloud
+After=systemd-remount-fs.service systemd-udev-trigger.service
+Before=cloud-init-main.service cloud-init-local.service network-pre.target sysinit.target
+Before=shutdown.target
+Conflicts=shutdown.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh $place/again boot
+END
+  cat >"$units/slurm-elastic-join.service" <<END
+[Unit]
+Description=slurm-elastic: join without cloud-init
+ConditionPathExists=$mark
+Wants=network-online.target
+After=network-online.target
+FailureAction=reboot
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+KillMode=process
+StandardOutput=journal+console
+ExecStartPre=/bin/sh $place/again online
+ExecStart=/bin/sh $join
+END
+  cat >"$units/slurm-elastic-keep.service" <<END
+[Unit]
+Description=slurm-elastic: this machine has joined
+After=cloud-final.service
+[Service]
+Type=oneshot
+ExecStart=/bin/sh $place/again keep
+END
+  for stage in cloud-init-main cloud-init-local cloud-init cloud-init-network cloud-config \
+    cloud-final; do
+    mkdir -p "$units/$stage.service.d"
+    printf '[Unit]\nConditionPathExists=!%s\n' "$mark" >"$units/$stage.service.d/slurm-elastic.conf"
+  done
+  mkdir -p "$units/sysinit.target.wants" "$units/multi-user.target.wants"
+  ln -sf ../slurm-elastic-again.service "$units/sysinit.target.wants/"
+  ln -sf ../slurm-elastic-join.service "$units/multi-user.target.wants/"
+}
+
+keep() {
+  if in_doubt; then
+    echo "slurm-elastic: cloud-init runs at the next boot of this machine, too"
+    return
+  fi
+  cp "$run/node" "$run/launch" "$place/" && sync "$place/node" "$place/launch" || return
+  machine >"$record.new" && mv "$record.new" "$record"
+}
+
+boot() {
+  [ -e "$record" ] && ! changed || return
+  udevadm settle --timeout=60
+  known=$(cat "$record")
+  rm "$record" || return
+  [ "$known" = "$(machine)" ] || return
+  mkdir -p "$run" /run/cloud-init
+  [ -s "$place/node" ] && cp "$place/node" "$place/launch" "$run/" || return
+  rm -f /run/cloud-init/enabled
+  : >/run/cloud-init/disabled
+  : >"$mark"
+}
+
+# Where the network does not come up by the files that there are, the next boot is a whole one.
+online() {
+  tries=60
+  until hostname -I | grep -q '[0-9a-f]'; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || return 1
+    sleep 1
+  done
+}
+
+case $1 in
+  install) [ -e "$mark" ] || install_units ;;
+  keep) keep || echo "slurm-elastic: this machine is not written down" ;;
+  online) online ;;
+  boot) boot || echo "slurm-elastic: cloud-init runs at this boot" ;;
+esac
