@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report, Row, holds, median, noted, report
-from slurm_elastic.policies.node_state import Phase, is_down, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import IMAGE, SandboxSpec
 
@@ -125,16 +124,11 @@ def _joined(site: Any, machines: int) -> tuple[list[Join], list[Join]]:  # noqa:
 def _join(site: Any, node: str) -> Join:  # noqa: ANN401
     site.sandbox.run(["scontrol", "update", f"nodename={node}", "state=power_up"])
     site.sandbox.wait_for(lambda: node in site.machines.begun, PATIENCE, f"{node} is started")
-    site.sandbox.wait_for(lambda: _is_idle(site, node), PATIENCE, f"{node} is idle", period=0.1)
+    site.sandbox.wait_for(lambda: site.is_idle(node), PATIENCE, f"{node} is idle", period=0.1)
     idle, began = time.time(), site.machines.begun[node]
     at = site.told(node)
     stages = {stage: at[stage] - began for stage, _ in STAGES if stage in at}
     return {**stages, "idle": idle - began}
-
-
-def _is_idle(site: Any, node: str) -> bool:  # noqa: ANN401
-    (found,) = site.sandbox.slurm.nodes([node]).values()
-    return phase(found) is Phase.UP and "IDLE" in found.states and not is_down(found)
 
 
 def _rows(way: str, tunnel: Sequence[Join], route: Sequence[Join]) -> list[Row]:

@@ -31,6 +31,7 @@ from slurm_elastic.config.joining import Network
 from slurm_elastic.hostlist import expand
 from slurm_elastic.hub.link import by_address
 from slurm_elastic.hub.wire import HubError, Seen, Show, ask
+from slurm_elastic.policies.node_state import Phase, is_down, phase
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
@@ -41,10 +42,13 @@ from tests.real_sshd import make_key
 from tests.real_sshd import why_not as no_sshd
 
 __all__ = ["Machines", "Site", "launch_file", "no_sshd", "site_on"]
+PATIENCE = 240.0
 SLURMCTLD = 6817
 EC2, CONTEXT = "i-", "SLURM_ELASTIC_"
 """What ids of EC2's machines begin with, and OpenNebula's CONTEXT where it is ours."""
 ACTIVE = 3
+HEARTBEAT = 2 * 3600.0
+"""Seconds: machines are left to themselves in no test."""
 NODES = "pub[1-99],near[1-99]"
 """Whose machines are hosts of the lab."""
 OWN_KEY = "ssh-keygen -q -t ed25519 -N '' -f /run/host"
@@ -292,6 +296,25 @@ class Site:
     def work(self, name: str) -> Path:
         return self.sandbox.layout.dir / "work" / name
 
+    def daemon_again(self, **environment: str) -> None:
+        """slurm-elasticd, after a crash."""
+        self.sandbox.daemon_kill()
+        self.sandbox.daemon_start(environment)
+
+    def switched_on(self, node: str) -> str:
+        """Have Slurm power the node up; the name of its machine, once it is on."""
+        self.sandbox.run(["scontrol", "update", f"nodename={node}", "state=power_up"])
+        found = self.sandbox.wait_for(
+            lambda: [one.id for one in self.machines.powered() if one.node == node],
+            PATIENCE, f"{node} has a machine",
+        )  # fmt: skip
+        return found[0]
+
+    def is_idle(self, node: str) -> bool:
+        """Whether the node is up in Slurm, without a job."""
+        (found,) = self.sandbox.slurm.nodes([node]).values()
+        return phase(found) is Phase.UP and "IDLE" in found.states and not is_down(found)
+
     def reaches(self, host: str, port: int = SLURMCTLD, at: str = INSIDE) -> bool:
         """Whether a port of the head answers a host of the lab."""
         say = f"import socket; socket.create_connection(('{at}', {port}), timeout=5)"
@@ -347,7 +370,7 @@ def site_on(
 def _join(
     secrets: Path, head: str, network: Mapping[str, Any] | None, *, consoles: bool
 ) -> dict[str, Any]:
-    join: dict[str, Any] = {"head": head, "heartbeat_timeout": 900}
+    join: dict[str, Any] = {"head": head, "heartbeat_timeout": HEARTBEAT}
     if network is None:
         return join
     tunnel = {
