@@ -11,7 +11,7 @@ import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from patience import patience
@@ -55,11 +55,14 @@ def sh(*command: str) -> str:
 
 
 class Lab:
-    """``machines`` hosts m1, m2, ... at 10.0.N.2, which reach the head through the router alone."""
+    """``machines`` hosts m1, m2, ... and ``others`` at 10.0.N.2, which reach the head through the
+    router alone.
+    """
 
-    def __init__(self, machines: int) -> None:
+    def __init__(self, machines: int, others: Sequence[str] = ()) -> None:
         self.machines = [f"m{n}" for n in range(1, machines + 1)]
-        self._own = ["head", "router", *self.machines]
+        self._hosts = [*self.machines, *others]
+        self._own = ["head", "router", *self._hosts]
 
     def name(self, host: str) -> str:
         """The name of a host's namespace."""
@@ -88,7 +91,7 @@ class Lab:
                 self.ip(host, "link", "set", "lo", "up")
             self._cable("head", f"{HEAD}/24", "router", f"{NAT}/24")
             self.ip("head", "address", "add", f"{INSIDE}/32", "dev", "lo")
-            for n, host in enumerate(self.machines, 1):
+            for n, host in enumerate(self._hosts, 1):
                 self._cable("router", f"10.0.{n}.1/24", host, f"10.0.{n}.2/24")
                 self.ip(host, "route", "add", "default", "via", f"10.0.{n}.1")
             self.on("router", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
@@ -103,6 +106,17 @@ class Lab:
                 subprocess.run(
                     ["ip", "netns", "del", self.name(host)], check=False, capture_output=True
                 )
+
+    def settle(self, host: str, address: str) -> None:
+        """The host has that address, too, and the head and it have a route to each other: it reaches
+        the head at ``INSIDE`` from there, and no router hides it.
+        """
+        n = self._hosts.index(host) + 1
+        self.ip(host, "address", "replace", f"{address}/32", "dev", "vrouter")
+        self.ip(host, "route", "replace", "default", "via", f"10.0.{n}.1", "src", address)
+        self.ip("router", "route", "replace", f"{address}/32", "via", f"10.0.{n}.2")
+        self.ip("router", "route", "replace", f"{INSIDE}/32", "via", HEAD)
+        self.ip("head", "route", "replace", f"{address}/32", "via", NAT)
 
     def _cable(self, one: str, its: str, other: str, theirs: str) -> None:
         near, far = f"v{other}"[:15], f"v{one}"[:15]

@@ -26,11 +26,14 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
 PERIOD = 5.0
 """Seconds between two looks at the machine."""
+LOOK = 0.5
+"""Seconds between two looks for what slurmd waits for."""
 ANSWER = 60.0
 """Seconds that a Slurm command may take."""
 SETTLE = 60.0
@@ -306,7 +309,6 @@ class Agent:
 
     def tick(self) -> str:
         """One look; why the machine was told to stop, '' if it was not."""
-        self.start()
         self.relay()
         now = time.monotonic()
         if now >= self.next_look:
@@ -321,19 +323,34 @@ class Agent:
             self.run(shlex.split(self.settings["stop_command"]))
         return why
 
-    def start(self) -> None:
+    def watch(self) -> None:
+        """Until slurmd was started; in a thread of its own, as each scontrol takes seconds before
+        the munge key is there.
+        """
+        while True:
+            try:
+                if self.start():
+                    return
+            except Exception as error:  # noqa: BLE001 - a machine without slurmd is of no use
+                say("%s: %s" % (type(error).__name__, error))  # noqa: UP031
+                time.sleep(self.period)
+            time.sleep(LOOK)
+
+    def start(self) -> bool:
         """Run ``start_command`` once a boot, when all files of ``key_mark`` are there: the munge
-        key has come, the tunnel is up.
+        key has come, the tunnel is up. Whether that is over.
         """
         command, marks = self.settings.get("start_command"), self.settings.get("key_mark") or ""
         done = self.path + ".started"
         there = all(os.path.exists(mark) for mark in marks.split())
-        if not command or os.path.exists(done) or not there:
-            return
-        say("starting slurmd")
-        self.run(shlex.split(command))
-        with open(done, "w"):
-            pass
+        if not command or os.path.exists(done):
+            return True
+        if there:
+            say("starting slurmd")
+            self.run(shlex.split(command))
+            with open(done, "w"):
+                pass
+        return there
 
     def relay(self) -> None:
         """Tell Slurm of a warning, once each, again until slurmctld has taken it."""
@@ -398,6 +415,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
         slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
         return Gate(settings, slurm).enter()
     agent = Agent(argv[1], settings)
+    threading.Thread(target=agent.watch, daemon=True).start()
     while True:
         try:
             agent.tick()

@@ -48,14 +48,7 @@ if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
     tee /dev/console >&2
 fi
-[ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
-# sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
-if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
-  set -- $(hostname -I)
-  echo "${1:-127.0.1.1} $node" >>/etc/hosts
-fi
-
-# The tunnel to the head, where there is one; slurmd starts when it is up.
+# The tunnel to the head, where there is one; slurmd starts when it is up. It begins before what may take seconds.
 cat >"$dir/tunnel.py" <<'SLURM_ELASTIC_TUNNEL'
 @{tunnel}
 SLURM_ELASTIC_TUNNEL
@@ -70,6 +63,13 @@ if [ "$(wc -c <"$dir/tunnel.json")" -gt 1 ]; then
   else
     setsid "$@" >"$dir/tunnel.log" 2>&1 </dev/null &
   fi
+fi
+
+[ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
+# sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
+if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
+  set -- $(hostname -I)
+  echo "${1:-127.0.1.1} $node" >>/etc/hosts
 fi
 
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'

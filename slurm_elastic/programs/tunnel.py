@@ -33,8 +33,12 @@ STALE = 180.0
 KEEPALIVE = 25
 PRINT = 60.0
 """Seconds between two times that the key is printed, until the head has it."""
-ANSWER = 3.0
-"""Seconds that the head has to take a key."""
+REACH = 3.0
+"""Seconds in which the head's desk is reached."""
+ANSWER = 0.5
+"""Seconds that the head has to say more than that it has the line."""
+AGAIN = 10.0
+"""Seconds until a key that was handed in is handed in again, if the head does not answer to it."""
 
 
 def run(*command: str, **more: Any) -> str:  # noqa: ANN401
@@ -85,13 +89,16 @@ class Tunnel:
         self.address = own_address(settings, facts)
         self.public = ""
         self.printed = float("-inf")
+        # The head may know the key of an earlier boot.
+        self.handed = time.monotonic() if os.path.exists(self.key) else float("-inf")
         self.arranged = False
-        self.had_key = os.path.exists(self.key)
 
     def look(self) -> bool:
         """One look; whether the head answers."""
         if not self.public:
             self.public = self.own_key()
+            if not self.facts.get("enrol"):  # first of all: it takes the head a while to read it
+                self.announce()
         if not self.is_there():
             self.make()
             self.arranged = False
@@ -99,10 +106,9 @@ class Tunnel:
             self.arrange()
         if self.is_up():
             return True
-        if self.had_key:
-            self.had_key = False  # of an earlier boot: the head may know it
-        elif self.facts.get("enrol"):
-            self.hand_in()
+        if self.facts.get("enrol"):
+            if time.monotonic() - self.handed > AGAIN:
+                self.hand_in()
         elif time.monotonic() - self.printed > PRINT:
             self.announce()
         self.connect(self.key)
@@ -197,20 +203,27 @@ class Tunnel:
         self.write(path, enrolment_key(self.facts["enrol"], self.facts["node"]))
         try:
             self.connect(path)
-            if self.wait(ANSWER):
+            if self.wait(TRY):
                 said = self.ask(self.public)
-                say("the head was given the key, and says: " + said)
+                self.handed = time.monotonic()
+                say("the head was given the key, and says: " + (said or "nothing yet"))
         except OSError as why:
             say("the key is not handed in: %s" % why)  # noqa: UP031
         finally:
             os.unlink(path)
 
     def ask(self, line: str) -> str:
-        """The head's answer to a line."""
+        """The head's answer to a line; "" where there is none soon. A head that takes a key answers
+        to that from then on, and so to this connection no more.
+        """
         place = (self.settings["head"], int(self.settings["enrol_port"]))
-        with socket.create_connection(place, timeout=ANSWER) as connection:
+        with socket.create_connection(place, timeout=REACH) as connection:
             connection.sendall(line.encode() + b"\n")
-            return connection.makefile().readline().strip()
+            connection.settimeout(ANSWER)
+            try:
+                return connection.makefile().readline().strip()
+            except socket.timeout:  # noqa: UP041 - the machine's Python may be an old one
+                return ""
 
 
 def say(text: str) -> None:

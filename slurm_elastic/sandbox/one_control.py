@@ -48,6 +48,7 @@ class VmView(Struct, frozen=True, kw_only=True):
     launched: float
     tags: dict[str, str]
     context: dict[str, str]
+    addresses: tuple[str, ...] = ()
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -137,6 +138,7 @@ def view(front: Steered) -> View:
                 launched=vm.began,
                 tags=dict(vm.user_template),
                 context=context,
+                addresses=tuple(vm.addresses),
             )
         )
     return View(machines=tuple(machines), faults=front.faults.standing(), calls=dict(front.calls))

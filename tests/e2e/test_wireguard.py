@@ -6,63 +6,24 @@ shipped join text runs on the machines as it is; EC2 is the sandbox's, which sho
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from patience import patience
 
-from slurm_elastic.config import configfile
-from slurm_elastic.hub.link import by_address
 from slurm_elastic.hub.rules import TABLE
-from slurm_elastic.hub.wire import HubError, Seen, Show, ask
-from slurm_elastic.providers.base.joining import TUNNEL_KEY, program_of
+from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
-from tests.e2e.world import ledger, live_machines
-from tests.netns import HEAD, INSIDE, NAT, Lab
-from tests.real_sshd import make_key
+from tests.e2e.lab_site import Site, site_on
+from tests.e2e.world import ledger
+from tests.netns import NAT, Lab
 from tests.real_sshd import why_not as no_sshd
 
 pytestmark = pytest.mark.e2e
 
 PATIENCE = 240.0
-MACHINE = """set -e
-mount -t tmpfs tmpfs /var/lib
-mount -t tmpfs tmpfs /run
-for place in /etc/slurm /etc/munge /var/log/munge {root}/run; do
-  mkdir -p $place
-  mount -t tmpfs tmpfs $place
-done
-mkdir -p /var/lib/munge /run/sshd /run/munge
-chown munge:munge /etc/munge /var/log/munge /var/lib/munge
-ln -s /run/munge/munge.socket.2 {root}/run/munge.socket
-cp /etc/hosts /run/hosts
-mount --bind /run/hosts /etc/hosts
-touch {place}/console
-mount --bind {place}/console /dev/console
-mkdir /run/slurm-elastic
-echo {node} >/run/slurm-elastic/node
-printf 'node=%s\\npool=pub\\ngeneration=%s\\n' {node} {generation} >/run/slurm-elastic/launch
-ssh-keygen -q -t ed25519 -N '' -f /run/host
-/usr/sbin/sshd -f /dev/null -h /run/host -o AuthorizedKeysFile={place}/authorized -o UsePAM=no \
-  -o StrictModes=no -o PidFile=none -E {place}/sshd.log
-{{
-  echo "-----BEGIN SSH HOST KEY KEYS-----"
-  cat /run/host.pub
-  echo "-----END SSH HOST KEY KEYS-----"
-}} >>{place}/console
-set +e
-sh {program}
-sleep 1000000 &
-wait
-"""
 
 
 def public_key(private: str) -> str:
@@ -71,133 +32,6 @@ def public_key(private: str) -> str:
         ["wg", "pubkey"], input=private, text=True, capture_output=True, check=True
     )
     return done.stdout.strip()
-
-
-class Machines:
-    """EC2's hypervisor: boots a host of the lab for each machine, has EC2 show what it prints, and
-    cuts its power when EC2 ends it.
-    """
-
-    def __init__(self, site: Sandbox, lab: Lab, place: Path, public: str) -> None:
-        self.site, self.lab, self.place, self.public = site, lab, place, public
-        self.free = list(lab.machines)
-        self.hosts: dict[str, str] = {}
-        self.nodes: dict[str, str] = {}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._shown: dict[str, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Machines:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        for name in list(self._running):
-            self.cut(name)
-
-    def cut(self, name: str) -> None:
-        process = self._running.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(patience(60))
-
-    def pids(self) -> list[int]:
-        """The first process of each machine, as the head numbers them."""
-        shown = [netns.sh("ps", "--ppid", str(p.pid), "-o", "pid=") for p in self._running.values()]
-        return [int(text.split()[0]) for text in shown]
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.2):
-            for machine in live_machines(self.site):
-                if machine.id not in self.hosts and self.free:
-                    self._boot(machine.id, machine.node)
-            for name in self._running:
-                self._show(name)
-
-    def _show(self, name: str) -> None:
-        text = (self.place / name / "console").read_text(errors="replace")
-        if text and text != self._shown.get(name):
-            self._shown[name] = text
-            self.site.ec2.console(name, text)
-
-    def _generation(self, name: str) -> str:
-        book = ledger(self.site)
-        try:
-            found = [m.instance for m in book.machines() if m.instance.id == name]
-        finally:
-            book.close()
-        return found[0].generation if found else ""
-
-    def _boot(self, name: str, node: str) -> None:
-        generation = self._generation(name)
-        if not generation:
-            return
-        host, place = self.free.pop(0), self.place / name
-        place.mkdir()
-        (place / "console").touch()
-        (place / "authorized").write_text(self.public + "\n")
-        config = configfile.load(self.site.layout.config)
-        (place / "join").write_text(program_of(config, config.cloud("aws")))
-        script = MACHINE.format(
-            root=self.site.layout.dir, place=place, node=node, generation=generation,
-            program=place / "join",
-        )  # fmt: skip
-        command = [
-            *self.lab.prefix(host), "unshare", "--mount", "--uts", "--pid", "--fork",
-            "--mount-proc", "--kill-child", "sh", "-c", script,
-        ]  # fmt: skip
-        with (place / "log").open("wb") as log:
-            self._running[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={"PATH": netns.PATH},
-            )  # fmt: skip
-        self.hosts[name], self.nodes[name] = host, node
-
-
-class Site:
-    """The sandbox on the head of the lab, its hub and its machines."""
-
-    def __init__(self, sandbox: Sandbox, lab: Lab, machines: Machines, place: Path) -> None:
-        self.sandbox, self.lab, self.machines, self.place = sandbox, lab, machines, place
-        network = configfile.load(sandbox.layout.config).join.network
-        assert network is not None
-        self.network = network
-        self._hub: subprocess.Popen[bytes] | None = None
-
-    def hub_start(self) -> None:
-        config = str(self.sandbox.layout.config)
-        with (self.place / "hub.log").open("ab") as log:
-            self._hub = subprocess.Popen(
-                [sys.executable, "-m", "slurm_elastic.cli.hub", "--config", config],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-
-    def hub_stop(self) -> None:
-        if self._hub is not None:
-            self._hub.terminate()
-            self._hub.wait(patience(60))
-
-    def peers(self) -> dict[str, Seen]:
-        """By address, as the interface has them."""
-        return dict(by_address(ask(self.network.socket, Show()).peers))
-
-    def addresses(self) -> dict[str, str]:
-        """By node, Slurm's NodeAddr of those that are up."""
-        nodes = self.sandbox.nodes().values()
-        return {n.name: n.address for n in nodes if n.address.startswith("10.99.")}
-
-    def work(self, name: str) -> Path:
-        return self.sandbox.layout.dir / "work" / name
-
-    def reaches(self, host: str) -> bool:
-        """Whether slurmctld's port answers a host of the lab."""
-        say = f"import socket; socket.create_connection(('{INSIDE}', 6817), timeout=5)"
-        done = subprocess.run(
-            [*self.lab.prefix(host), sys.executable, "-c", say], capture_output=True, check=False
-        )
-        return done.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -210,52 +44,9 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A directory that SlurmUser may enter."""
-    with tempfile.TemporaryDirectory(prefix="se-wg-", dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, place: Path, sandbox: Callable[..., Sandbox]) -> Iterator[Site]:
-    secrets = place / "secrets"
-    secrets.mkdir()
-    public = make_key(secrets / "ssh_key")
-    key = secrets / "wireguard.key"
-    key.write_text(netns.sh("wg", "genkey"))
-    key.chmod(0o600)
-    shown = subprocess.run(
-        ["wg", "pubkey"], input=key.read_bytes(), capture_output=True, check=True
-    )
-    (secrets / "wireguard.pub").write_bytes(shown.stdout)
-    (secrets / "munge.key").write_bytes(os.urandom(128))
-    for name in ("ssh_key", "munge.key"):
-        (secrets / name).chmod(0o400)
-        netns.sh("chown", "slurm:", str(secrets / name))
-    made = sandbox(
-        static_nodes=0, drop=("onprem",), never_boot="pub[1-6]", suspend_time=3600.0,
-        resume_timeout=300.0, slurm_conf=(f"SlurmctldHost={os.uname().nodename}({INSIDE})", "SlurmctldPort=6817"),
-        elastic={"join": {
-            "head": INSIDE, "heartbeat_timeout": 900,
-            "ssh": {"key": f"{secrets}/ssh_key", "munge_key": f"{secrets}/munge.key"},
-            "network": {
-                "endpoint": f"{HEAD}:51820", "routes": ["10.1.2.0/24"],
-                "interface": f"wg{os.getpid()}", "public_key": f"{secrets}/wireguard.pub",
-                "socket": f"{secrets}/hub.sock",
-            },
-        }},
-    )  # fmt: skip
-    # Read anew for each machine: the sandbox has made the cluster's only now.
-    (secrets / "munge.key").write_bytes((made.layout.dir / "etc" / "munge.key").read_bytes())
-    with Machines(made, lab, place, public) as machines:
-        there = Site(made, lab, machines, place)
-        there.hub_start()
-        try:
-            yield there
-        finally:
-            there.hub_stop()
-            subprocess.run(["ip", "link", "del", there.network.interface], check=False)
+def site(lab: Lab, sandbox: Callable[..., Sandbox]) -> Iterator[Site]:
+    with site_on(lab, sandbox, {}) as there:
+        yield there
 
 
 @pytest.fixture(scope="module")
@@ -267,8 +58,7 @@ def joined(site: Site) -> dict[str, str]:
     )
     site.sandbox.wait_job(job, timeout=PATIENCE)
     assert sorted(said.read_text().split()) == ["pub1", "pub2"], "a step on both, of a batch job"
-    machines = site.machines
-    return {machines.nodes[name]: host for name, host in machines.hosts.items()}
+    return site.machines.by_node()
 
 
 def test_two_node_jobs_run_through_the_tunnel(site: Site, joined: dict[str, str]) -> None:
@@ -335,7 +125,7 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
     site.hub_start()
     site.sandbox.daemon_start()
     site.sandbox.wait_for(
-        lambda: _answers(site) and set(site.peers()) == before, PATIENCE, "they are back"
+        lambda: site.answers() and set(site.peers()) == before, PATIENCE, "they are back"
     )
     # Machines ask for slurmctld now and then, and shake hands anew as nobody answers.
     site.sandbox.wait_for(
@@ -343,14 +133,6 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
     )
     done = site.sandbox.run(["srun", "-p", "aws", "-N2", "hostname"], user="nobody")
     assert sorted(done.stdout.split()) == ["pub1", "pub2"]
-
-
-def _answers(site: Site) -> bool:
-    try:
-        site.peers()
-    except HubError:
-        return False
-    return True
 
 
 def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> None:

@@ -336,6 +336,18 @@ def test_it_starts_slurmd_once_the_key_has_come(
     assert started.read_text() == "\n", "a restart of the agent leaves slurmd alone"
 
 
+def test_slurmd_does_not_wait_for_an_scontrol_that_hangs_without_the_key(
+    tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    mark, started, hangs = tmp_path / "mark", tmp_path / "started", tmp_path / "hangs"
+    scontrol.command.write_text(f"#!/bin/sh\ntouch {hangs}\nexec sleep 600\n")
+    machine = running(key_mark=str(mark), start_command=f"sh -c 'echo >>{started}'")
+    eventually(hangs.exists)
+    mark.touch()
+    eventually(started.exists, 20.0)
+    assert "no answer" not in machine.end(), "the first scontrol has not come back"
+
+
 def test_a_machine_that_was_stopped_for_a_while_begins_anew_with_its_boot(
     tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -43,31 +44,97 @@ def test_what_broke_off_half_way_is_done_again(
     assert done.count("ip link add dev wg-se type wireguard") == 1
 
 
-@pytest.mark.parametrize(("kept", "asked"), [(False, ["ENROL", "OWN"]), (True, ["OWN"])])
-def test_a_later_boot_begins_with_the_key_that_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: bool, asked: list[str]
+class Head:
+    """In place of wg and ip: the head answers to the keys in ``knows``."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.knows = path, set[str]()
+        self.ran: list[str] = []
+        self._key = ""
+        monkeypatch.setattr(tunnel, "run", self.run)
+        monkeypatch.setattr(tunnel, "TRY", 0.0)
+
+    def run(self, *command: str, **_: object) -> str:
+        line = " ".join(command)
+        self.ran.append(line)
+        if "private-key" in command:
+            self._key = Path(command[command.index("private-key") + 1]).name
+        if command[:2] == ("wg", "show"):
+            return f"HEAD\t{9999999999 if self._key in self.knows else 0}\n"
+        return "own" if command[:2] == ("wg", "pubkey") else ""
+
+    def tunnel(self, **facts: str) -> tunnel.Tunnel:
+        console = self.path / "console"
+        settings = {
+            "public_key": "HEAD", "endpoint": "h:1", "interface": "wg-se", "mtu": 1380,
+            "networks": ["10.99.0.0/16"], "key": str(self.path / "key"), "console": str(console),
+            "pools": {"pub": {"first": "10.99.0.8", "nodes": "pub[1-2]"}},
+        }  # fmt: skip
+        return tunnel.Tunnel(settings, {**FACTS, **facts})
+
+
+@pytest.fixture
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
+    return Head(tmp_path, monkeypatch)
+
+
+def test_the_key_is_printed_before_there_is_an_interface_and_once(head: Head) -> None:
+    one = head.tunnel()
+    for _ in range(3):
+        assert not one.look()
+    assert (head.path / "console").read_text() == "slurm-elastic-tunnel-key g1 pub2 own\n"
+    head.ran.clear()
+    (head.path / "console").unlink()
+    (head.path / "console").mkdir()
+    head.tunnel().look()
+    assert head.ran.index("wg pubkey") < head.ran.index("ip -oneline link show")
+
+
+def test_a_key_that_the_head_has_is_not_handed_in_again_at_once(
+    head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of its launch is dead by then; the head may know its own."""
-    key = tmp_path / "key"
-    settings = {
-        "public_key": "HEAD", "endpoint": "h:1", "interface": "wg-se", "mtu": 1380,
-        "networks": ["10.99.0.0/16"], "key": str(key), "console": "/dev/null",
-        "pools": {"pub": {"first": "10.99.0.8", "nodes": "pub[1-2]"}},
-    }  # fmt: skip
-    if kept:
-        key.write_text("OWN")
-    used: list[str] = []
+    """The word is dead from then on: whoever tries it again would wait for nobody."""
+    head.knows.add("key.enrol")
+    handed: list[str] = []
+    one = head.tunnel(enrol="word")
+    monkeypatch.setattr(one, "ask", lambda line: handed.append(line) or "")
+    assert not one.look()
+    assert not one.look()
+    assert handed == ["own"]
+    head.knows = {"key"}
+    assert one.look(), "the head answers to its own key"
+    one.handed -= tunnel.AGAIN + 1
+    head.knows = {"key.enrol"}
+    one.connect(str(head.path / "other"))
+    assert not one.look()
+    assert handed == ["own", "own"], "the head may have lost it"
 
-    def run(*command: str, **_: object) -> str:
-        if command[:2] == ("wg", "set") and "private-key" in command:
-            path = command[command.index("private-key") + 1]
-            used.append("ENROL" if path.endswith(".enrol") else "OWN")
-        known = "9999999999" if used and used[-1] == "OWN" else "0"
-        return f"HEAD\t{known}\n" if command[:2] == ("wg", "show") else "OWN"
 
-    monkeypatch.setattr(tunnel, "run", run)
-    monkeypatch.setattr(tunnel, "ANSWER", 0.0)
-    one = tunnel.Tunnel(settings, FACTS | {"enrol": "word"})
+def test_a_later_boot_begins_with_the_key_that_it_has(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word of its launch is dead by then; the head may know its own key."""
+    (head.path / "key").write_text("OWN")
+    one = head.tunnel(enrol="word")
+    handed: list[bool] = []
+    monkeypatch.setattr(one, "hand_in", lambda: handed.append(True))
+    assert not one.look()
+    assert handed == []
+    one.handed -= tunnel.AGAIN + 1
+    assert not one.look()
+    assert handed == [True], "the head may have forgotten it"
+    head.knows = {"key"}
     assert one.look()
-    assert used == asked
-    assert not Path(f"{key}.enrol").exists()
+
+
+def test_a_head_that_shuts_the_way_of_its_answer_is_not_waited_for(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as desk:
+        one = head.tunnel()
+        one.settings |= {"head": "127.0.0.1", "enrol_port": desk.getsockname()[1]}
+        monkeypatch.setattr(tunnel, "ANSWER", 0.05)
+        assert one.ask("own") == ""
+        connection, _ = desk.accept()
+        with connection:
+            assert connection.makefile().readline() == "own\n", "the head has the line all the same"
