@@ -15,6 +15,7 @@ from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
     Until,
     cleared,
+    forget_cool_downs,
     held,
     ledger,
     partition_of,
@@ -52,6 +53,7 @@ def healthy(site: Sandbox) -> Iterator[None]:
     site.one.quota(Quota(user=ELASTIC))
     site.one.quota(Quota(group=USERS))
     cleared(site)
+    forget_cool_downs(site)
     assert [m for m in site.one.state().machines if m.state != 6] == []
     site.wait_for(lambda: not held(site), 150, "all holds are over")
 
