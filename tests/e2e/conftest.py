@@ -24,6 +24,8 @@ loses no node, no job and no answer by itself. The sandbox's own are for people 
 """
 CALM_RESUME = 180.0
 """Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""
+SOON = 5.0
+"""``suspend_timeout``: an emulated machine is gone at once."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -67,7 +69,7 @@ def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
         overrides.get("resume_timeout", CALM_RESUME),
     )
     elastic["timings"] = {"transient_deadline": resume / 2, **elastic.get("timings", {})}
-    return {**overrides, "resume_timeout": resume} | {
+    return {"suspend_timeout": SOON, **overrides, "resume_timeout": resume} | {
         "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
         "elastic": elastic,
     }

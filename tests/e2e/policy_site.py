@@ -13,7 +13,7 @@ from slurm_elastic.ledger import Decision
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import back_to_zero, ledger
+from tests.e2e.world import cleared, ledger
 
 FULL = ("--cpus-per-task=2", "--partition=aws")
 HELD = "slurm-elastic:hold:"
@@ -40,10 +40,8 @@ def configure(
 
 def clear(site: Sandbox) -> None:
     """No job is left, and no machine."""
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
     configure(site, release="on_demand")
-    back_to_zero(site)
+    cleared(site)
 
 
 def nodes(site: Sandbox) -> dict[str, SlurmNode]:

@@ -12,7 +12,7 @@ from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.world import (
     TWO_PUBLIC_CLOUDS,
     Until,
-    back_to_zero,
+    cleared,
     forget_cool_downs,
     ledger,
     live_ec2,
@@ -37,9 +37,7 @@ def healthy(site: Sandbox) -> Iterator[None]:
     site.ec2.heal()
     yield
     site.ec2.heal()
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    back_to_zero(site)
+    cleared(site)
     forget_cool_downs(site)
     free(site)
 

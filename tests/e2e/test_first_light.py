@@ -29,7 +29,7 @@ from tests.e2e.trying import (
     steps,
     tried,
 )
-from tests.e2e.world import PATIENCE, back_to_zero, ledger, live_ec2, machines, slurmctld_away
+from tests.e2e.world import PATIENCE, cleared, ledger, live_ec2, machines, slurmctld_away
 
 pytestmark = pytest.mark.e2e
 SIZE = {"cpus": 2, "memory": 1256, "real_memory": 1000}
@@ -75,7 +75,7 @@ def as_new(site: Sandbox) -> Iterator[None]:
     yield
     site.ec2.heal()
     site.run([*CLI, "clear", "--all"])
-    back_to_zero(site)
+    cleared(site)
     site.wait_for(
         lambda: not any("DRAIN" in n.states for n in site.nodes().values()), PATIENCE, "no hold"
     )

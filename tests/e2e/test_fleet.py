@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import Until, back_to_zero, ledger, machines, submit_many
+from tests.e2e.world import Until, cleared, ledger, machines, submit_many
 
 pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
@@ -32,9 +32,7 @@ def emptied(site: Sandbox) -> Iterator[None]:
     yield
     for offer in OFFERS:
         site.ec2.stock(offer, None)
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    back_to_zero(site)
+    cleared(site)
 
 
 def test_jobs_run_on_machines_that_one_call_found_in_several_places(site: Sandbox) -> None:

@@ -14,7 +14,8 @@ from slurm_elastic.sandbox.one_world import Host
 from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
     Until,
-    back_to_zero,
+    cleared,
+    forget_cool_downs,
     held,
     ledger,
     partition_of,
@@ -51,9 +52,8 @@ def healthy(site: Sandbox) -> Iterator[None]:
     site.one.heal()
     site.one.quota(Quota(user=ELASTIC))
     site.one.quota(Quota(group=USERS))
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    back_to_zero(site)
+    cleared(site)
+    forget_cool_downs(site)
     assert [m for m in site.one.state().machines if m.state != 6] == []
     site.wait_for(lambda: not held(site), 150, "all holds are over")
 

@@ -16,7 +16,7 @@ from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
 from tests.e2e.trying import config_with, steps, tried
-from tests.e2e.world import back_to_zero, held, ledger, partition_of, submit_many
+from tests.e2e.world import back_to_zero, cleared, held, ledger, partition_of, submit_many
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
@@ -57,9 +57,7 @@ def healthy(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     plane.admin.quota(instances=-1)
     plane.admin.empty_host()
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    back_to_zero(site)
+    cleared(site)
     plane.admin.wait(plane.admin.is_empty, "no server is left")
     site.wait_for(lambda: not held(site), 150, "all holds are over")
 

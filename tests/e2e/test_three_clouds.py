@@ -21,7 +21,7 @@ from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import Quota
 from tests.e2e.conftest import why_not
 from tests.e2e.full_stack import FullStack, full_stack
-from tests.e2e.world import back_to_zero, held, ledger, live_ec2, machines, submit_many
+from tests.e2e.world import back_to_zero, cleared, held, ledger, live_ec2, machines, submit_many
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 for sdk in ("pyone", "openstack"):
@@ -78,9 +78,7 @@ def nothing_to_be_had(site: Sandbox, stack: FullStack) -> Iterator[None]:
     site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, market="spot"))
     yield
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    back_to_zero(site)
+    cleared(site)
     assert live_ec2(site) == []
     assert [m for m in site.one.state().machines if m.state != 6] == []
     stack.require_empty()

@@ -158,18 +158,34 @@ def held(site: Sandbox) -> set[str]:
 
 def back_to_zero(site: Sandbox) -> None:
     """Wait until every cloud node is powered down, no machine is left and no intent is open."""
-
-    def zero() -> bool:
-        nodes = site.nodes()
-        off = all(phase(nodes[n]) is Phase.POWERED_DOWN for n in cloud_nodes(site))
-        return off and not live_ec2(site) and not machines(site)
-
-    site.wait_for(zero, PATIENCE, "all cloud nodes powered down, no machine left")
+    site.wait_for(lambda: _zero(site), PATIENCE, "all cloud nodes powered down, no machine left")
     book = ledger(site)
     try:
         assert book.open_launches() == ()
     finally:
         book.close()
+
+
+def _zero(site: Sandbox) -> bool:
+    nodes = site.nodes()
+    off = all(phase(nodes[n]) is Phase.POWERED_DOWN for n in cloud_nodes(site))
+    return off and not live_ec2(site) and not machines(site)
+
+
+def cleared(site: Sandbox) -> None:
+    """No job is left, and no machine: what is up is powered down before Slurm's idle time is over."""
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+
+    def none_is_up() -> bool:
+        nodes = site.nodes()
+        up = [name for name in cloud_nodes(site) if phase(nodes[name]) is Phase.UP]
+        for name in up:
+            site.run(["scontrol", "update", f"nodename={name}", "state=power_down"], check=False)
+        return not up
+
+    site.wait_for(none_is_up, PATIENCE, "every cloud node is told to power down", 1.0)
+    back_to_zero(site)
 
 
 def forget_cool_downs(site: Sandbox) -> None:
