@@ -13,6 +13,8 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.:=~-]*")
 _MOUNT = re.compile(r"\S+[ \t]+/\S*([ \t]+\S+){2,4}")
 _SOURCE = re.compile(r"deb .+")
 
+LOGIN = "debian"
+"""To this user cloud-init gives the cloud's key pair, and the right to be root."""
 SLURM = ("slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _BASE = ("python3", "ca-certificates", "iproute2", "procps", "nftables", "sudo")
 _BOOTED = (

@@ -16,7 +16,7 @@ from slurm_elastic.ckptroot.bundle import build as build_root_part
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt
 from slurm_elastic.image.commands import require, run
-from slurm_elastic.image.recipe import Recipe, packages
+from slurm_elastic.image.recipe import LOGIN, Recipe, packages
 from slurm_elastic.slurm.launcher import PROGRAM as ROOT_PART
 
 _WANTS = "etc/systemd/system/multi-user.target.wants"
@@ -57,6 +57,8 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
         )
     _lay_over(recipe, tree)
     _copy_users(recipe.users, tree)
+    if booted:
+        _add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
     _run_additions(recipe, tree)
@@ -116,6 +118,16 @@ def _copy_users(names: tuple[str, ...], tree: Path) -> None:
         words = (name, "x", one.pw_uid, one.pw_gid, one.pw_gecos, one.pw_dir, one.pw_shell)
         if _add_line(tree / "etc" / "passwd", ":".join(map(str, words)), str(one.pw_uid)):
             _add_line(tree / "etc" / "shadow", f"{name}:!*:19000:0:99999:7:::", "")
+
+
+def _add_login(tree: Path) -> None:
+    """The user of the cloud's key pair, before cloud-init makes one: /home may be the site's own
+    homes, where its keys would belong to whoever has that number there, who could then be root.
+    """
+    known = (tree / "etc" / "passwd").read_text(encoding="utf-8").splitlines()
+    if not any(line.startswith(f"{LOGIN}:") for line in known):
+        home = f"--create-home --home-dir /var/lib/{LOGIN}"
+        apt.in_tree(tree, f"useradd --system --user-group {home} --shell /bin/bash {LOGIN}")
 
 
 def _merge_group(tree: Path, name: str, number: int, member: str) -> None:

@@ -37,12 +37,12 @@ from slurm_elastic.image.commands import run
 from slurm_elastic.image.head import Head
 from slurm_elastic.image.identity import KINDS, NODE, Card, Identity, configuration
 from slurm_elastic.image.imds import ADDRESS as METADATA
+from slurm_elastic.image.recipe import LOGIN
 from slurm_elastic.providers.base.joining import KEY_MARK
 
 T = TypeVar("T")
 
 FAILED = 3
-LOGIN = "debian"
 _PERIOD = 1.0
 _ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
 _TRY = 60.0

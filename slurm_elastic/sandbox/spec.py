@@ -10,13 +10,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from slurm_elastic.hostlist import expand
+from slurm_elastic.image.recipe import LOGIN
 
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker
 IMAGE = "ami-12c6146b"
 """The machines' image in the emulated EC2, the only one that it has of its own."""
 VIRTUAL_HEAD = "10.77.0.254"
 """The head's address for virtual machines, on this host's end of their network."""
-LOGIN = "debian"
 PARTITION = "batch"
 RECORDS = ("nodename=", "partitionname=")
 

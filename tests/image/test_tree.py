@@ -11,7 +11,7 @@ import pytest
 from needs import ROOT
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.image import tree
+from slurm_elastic.image import apt, tree
 from slurm_elastic.image.recipe import Recipe
 
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"
@@ -71,6 +71,26 @@ def test_a_number_that_somebody_else_has_in_the_image_is_refused(
         there.write(line)
     with pytest.raises(SlurmElasticError, match=whose):
         tree._copy_users(("alice",), place)
+
+
+def test_the_login_is_a_user_of_the_system_whose_home_is_not_below_home(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/home may be the site's own homes, in which others could have its number."""
+    asked: list[str] = []
+    monkeypatch.setattr(apt, "in_tree", lambda _, command: asked.append(command))
+    tree._add_login(place)
+    assert [words.split()[:2] for words in asked] == [["useradd", "--system"]]
+    assert "--home-dir /var/lib/debian" in asked[0]
+
+
+def test_a_login_that_the_site_has_itself_stays(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (place / "etc/passwd").open("a") as file:
+        file.write("debian:x:1000:1000::/home/debian:/bin/bash\n")
+    monkeypatch.setattr(apt, "in_tree", lambda *_: pytest.fail("nothing is to be added"))
+    tree._add_login(place)
 
 
 def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> None:
