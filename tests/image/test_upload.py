@@ -213,3 +213,12 @@ def test_a_directory_is_listed_as_ever(
 ) -> None:
     assert run(config, "list", path.parent) == 0
     assert capsys.readouterr().out.startswith("a.qcow2  debian 13.1  slurm-24.11.5 criu-4.1")
+
+
+def test_a_munge_key_inside_is_told(
+    config: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(image_clouds, "open_images", lambda *_: Shelf())
+    image_at(path, secret=True)
+    assert run(config, "upload", "lab", path) == 0
+    assert capsys.readouterr().out.startswith("the munge key is in it")
