@@ -15,6 +15,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
 from slurm_elastic.errors import AuthError, ConfigError, ProviderError, TransientError
 from slurm_elastic.hostlist import expand
+from slurm_elastic.image import label
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import CloudImage
 from slurm_elastic.protocols import ImageStore
@@ -60,6 +61,8 @@ def run_upload(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     store = _opened(config, _cloud(config, args.cloud))
     file = image_file(args.file, args.name, args.path)
+    if label.read(args.file).secret:
+        _say("the munge key is in it: whoever may read the image there has the key")
     upload(store, file, _say, again=args.again, dry_run=args.dry_run)
     return 0
 

@@ -42,7 +42,10 @@ def upload(
     """
     if file.form not in store.forms:
         expected = " or ".join(store.forms)
-        raise ConfigError(f"{file.path}: found {file.form}, expected {expected} for this cloud")
+        raise ConfigError(
+            f"{file.path}: found {file.form}, expected {expected} for this cloud; 'image build' "
+            f"makes one of the name NAME.{store.forms[0]}"
+        )
     steps = store.steps(file)
     there = store.images()
     for place in store.places:

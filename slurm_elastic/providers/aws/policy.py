@@ -17,7 +17,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.providers.aws import capacity
-from slurm_elastic.providers.aws.image_store import FOLDER
+from slurm_elastic.providers.aws.imports import FOLDER
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.base.tags import CLUSTER, PREFIX

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.docker.validate import check
@@ -27,4 +27,10 @@ def _found(place: Place) -> Iterable[Found]:
     return found(place)
 
 
-CLOUD = CloudKind(settings=DockerCloud, open=_open, check=check, found=_found)
+def _images(settings: DockerCloud, cluster: Cluster) -> ImageStore:
+    from slurm_elastic.providers.docker.image_store import EngineImages
+
+    return EngineImages(settings, cluster)
+
+
+CLOUD = CloudKind(settings=DockerCloud, open=_open, check=check, found=_found, images=_images)

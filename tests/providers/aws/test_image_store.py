@@ -26,7 +26,7 @@ from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice
 from slurm_elastic.protocols import ImageStore
 from slurm_elastic.providers import open_images
-from slurm_elastic.providers.aws import image_store
+from slurm_elastic.providers.aws import imports
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.testing.contract import UUID, spec_for
@@ -64,7 +64,7 @@ class Shelf(AwsBed):
 
 @pytest.fixture
 def bed(ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    monkeypatch.setattr(image_store, "PERIOD", 0.01)
+    monkeypatch.setattr(imports, "PERIOD", 0.01)
     made = Shelf(ec2)
     for one in made.mine():  # the account's images outlive a reset
         made.client.deregister_image(ImageId=one["ImageId"])

@@ -29,7 +29,7 @@ from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice, Market
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_images, open_provider
-from slurm_elastic.providers.aws import CLOUD, image_store
+from slurm_elastic.providers.aws import CLOUD, imports
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
@@ -251,7 +251,7 @@ def test_machines_of_others_can_neither_be_ended_nor_made(ec2: Ec2Control, gate:
 def test_whoever_uploads_images_may_do_that_and_nothing_else(
     ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(image_store, "PERIOD", 0.01)
+    monkeypatch.setattr(imports, "PERIOD", 0.01)
     bed = AwsBed(ec2)
     boto3.client("s3", region_name=REGION, endpoint_url=ec2.url).create_bucket(Bucket="images")
     gate = Gate(monkeypatch, Holder.IMAGES)

@@ -22,6 +22,7 @@ from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice
 from slurm_elastic.protocols import ImageStore
 from slurm_elastic.providers import open_images
+from slurm_elastic.providers.openstack.image_store import GlanceImages
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -78,6 +79,18 @@ def test_an_upload_that_breaks_off_leaves_no_image(
     bed.heal()
     sent(bed, path)
     assert len(bed.world.images) == 1
+
+
+def test_a_person_who_gives_up_leaves_no_image(
+    bed: StackBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GlanceImages, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sent(bed, image_at(tmp_path / "a.qcow2"))
+    assert bed.world.images == []
 
 
 def test_what_cannot_be_deleted_is_told_found_again_and_no_pools(

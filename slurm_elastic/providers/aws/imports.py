@@ -1,0 +1,172 @@
+"""A raw disk as a snapshot: to S3, imported from there by EC2, tagged when it is whole.
+
+A task and a snapshot are found again by the file's digest in their tags, whoever began them, so
+that nothing is imported twice.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.errors import ConfigError, ProviderError
+from slurm_elastic.model import ImageFile
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.convert import tags
+from slurm_elastic.providers.aws.errors import translated
+from slurm_elastic.providers.aws.requests import tag_list
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.image_marks import DIGEST, image_marks
+
+FOLDER = "slurm-elastic/"
+"""In the bucket: all that is ours there."""
+PERIOD = 5.0
+_PATIENCE = 6 * 3600.0
+"""Seconds for an import; EC2 takes minutes."""
+_ACTIVE, _DONE = "active", "completed"
+
+
+class Snapshots:
+    """Those of an account in a region that are of image files."""
+
+    def __init__(self, api: Api, settings: AwsCloud, cluster: Cluster) -> None:
+        self._api = api
+        self._settings = settings
+        self._cluster = cluster
+
+    def object_of(self, file: ImageFile) -> str:
+        """Where the file goes in S3; ConfigError where the settings name no bucket."""
+        return f"{self._bucket()}/{_key(file)}"
+
+    def of(self, file: ImageFile) -> str | None:
+        """Our snapshot of the file, whole."""
+        return self._found_snapshot(f"tag:{DIGEST}", file.digest)
+
+    def _found_snapshot(self, name: str, value: str) -> str | None:
+        filters = [{"Name": name, "Values": [value]}]
+        request = {"OwnerIds": ["self"], "Filters": filters}
+        for one in self._api.pages("describe_snapshots", "Snapshots", request):
+            if one["State"] == _DONE:
+                return str(one["SnapshotId"])
+        return None
+
+    def imported(self, file: ImageFile, say: Callable[[str], None]) -> str:
+        """The snapshot, tagged when it is whole. A task that is under way is not begun twice."""
+        task = self._task(file)
+        if task is None:
+            self._send(file, say)
+            task = self._begin(file)
+            say(f"import {task} begun")
+        else:
+            say(f"import {task} of it was begun by an earlier upload")
+        snapshot = self._awaited(file, task, say)
+        request = {
+            "Resources": [snapshot],
+            "Tags": tag_list(image_marks(file, self._cluster)),
+        }
+        self._api.send("create_tags", request)
+        self.delete(file, say)
+        return snapshot
+
+    def _task(self, file: ImageFile) -> str | None:
+        """An import of the file that is under way, or whose snapshot has no tags yet."""
+        for one in self._tasks({}):
+            if tags(one).get(DIGEST) == file.digest and self._serves(_detail(one)):
+                return str(one["ImportTaskId"])
+        return None
+
+    def _serves(self, detail: Mapping[str, Any]) -> bool:
+        if detail.get("Status") == _DONE:
+            return self._found_snapshot("snapshot-id", detail["SnapshotId"]) is not None
+        return detail.get("Status") == _ACTIVE
+
+    def _tasks(self, request: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+        yield from self._api.pages("describe_import_snapshot_tasks", "ImportSnapshotTasks", request)
+
+    def _send(self, file: ImageFile, say: Callable[[str], None]) -> None:
+        """An object of S3 is there whole or not at all; a broken upload of parts is taken back."""
+        bucket, key = self._bucket(), _key(file)
+        say(f"{file.size >> 20} MiB are sent to S3, as {bucket}/{key}")
+        with open(file.path, "rb") as data, translated(self._settings.name):
+            self._s3().upload_fileobj(data, bucket, key)
+
+    def _begin(self, file: ImageFile) -> str:
+        place = {"S3Bucket": self._bucket(), "S3Key": _key(file)}
+        marks = tag_list(image_marks(file, self._cluster))
+        request = {
+            "Description": file.name,
+            "DiskContainer": {"Description": file.name, "Format": "RAW", "UserBucket": place},
+            "ClientToken": str(uuid.uuid4()),
+            "TagSpecifications": [{"ResourceType": "import-snapshot-task", "Tags": marks}],
+        }
+        return str(self._api.send("import_snapshot", request)["ImportTaskId"])
+
+    def _awaited(self, file: ImageFile, task: str, say: Callable[[str], None]) -> str:
+        """The snapshot of a task that has come to its end; ProviderError where it failed."""
+        told, until = "", time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            detail = _detail(next(self._tasks({"ImportTaskIds": [task]}), {}))
+            if detail.get("Status") == _DONE:
+                return self._whole(file, detail)
+            if detail.get("Status") != _ACTIVE:
+                self.delete(file, say)
+                text = detail.get("StatusMessage") or f"it is {detail.get('Status')}"
+                raise ProviderError(self._settings.name, "ImportFailed", f"{task}: {text}")
+            shown = f"import {task}: {detail.get('Progress') or '0'} %"
+            if shown != told:
+                say(shown)
+            told = shown
+            time.sleep(PERIOD)
+        text = f"{task} is still under way; the next upload goes on with it"
+        raise ProviderError(self._settings.name, "ImportSlow", text)
+
+    def _whole(self, file: ImageFile, detail: Mapping[str, Any]) -> str:
+        size = detail.get("DiskImageSize")
+        if size is not None and int(size) != file.size:
+            text = f"EC2 has imported {size:.0f} bytes of {file.size}"
+            raise ProviderError(self._settings.name, "BadImage", text)
+        return str(detail["SnapshotId"])
+
+    def delete(self, file: ImageFile, say: Callable[[str], None]) -> None:
+        """The object in S3, which costs for as long as it is there."""
+        bucket, key = self._bucket(), _key(file)
+        try:
+            with translated(self._settings.name):
+                self._s3().delete_object(Bucket=bucket, Key=key)
+        except ProviderError as error:
+            say(f"{bucket}/{key} is left in S3, delete it there: {error}")
+
+    def _bucket(self) -> str:
+        if self._settings.image_bucket is None:
+            region = self._settings.region
+            raise ConfigError(
+                f"cloud {self._settings.name!r}: image_bucket: found none, expected the name of a "
+                f"bucket of S3 in {region} (docs/images.md)"
+            )
+        return self._settings.image_bucket
+
+    def _s3(self) -> Any:  # noqa: ANN401 - boto3's
+        """Its own time-outs and repetitions serve: parts are repeated whole."""
+        seconds = self._settings.timeout
+        config = Config(
+            connect_timeout=seconds, read_timeout=seconds,
+            retries={"total_max_attempts": 4, "mode": "standard"},
+        )  # fmt: skip
+        session = boto3.session.Session(
+            profile_name=self._settings.profile, region_name=self._settings.region
+        )
+        return session.client("s3", endpoint_url=self._settings.endpoint, config=config)
+
+
+def _key(file: ImageFile) -> str:
+    return f"{FOLDER}{file.digest}.raw"
+
+
+def _detail(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(task.get("SnapshotTaskDetail") or {})
