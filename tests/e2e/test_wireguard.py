@@ -36,10 +36,13 @@ PATIENCE = 240.0
 MACHINE = """set -e
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /run
-for place in /etc/slurm /etc/munge /var/log/munge {root}/run; do
+for place in /etc/slurm /var/log/munge {root}/run; do
   mkdir -p $place
   mount -t tmpfs tmpfs $place
 done
+mkdir -p /var/lib/slurm-elastic-node {disk}/node {disk}/munge
+mount --bind {disk}/node /var/lib/slurm-elastic-node
+mount --bind {disk}/munge /etc/munge
 mkdir -p /var/lib/munge /run/sshd /run/munge
 chown munge:munge /etc/munge /var/log/munge /var/lib/munge
 ln -s /run/munge/munge.socket.2 {root}/run/munge.socket
@@ -74,12 +77,14 @@ def public_key(private: str) -> str:
 
 
 class Machines:
-    """EC2's hypervisor: boots a host of the lab for each machine, has EC2 show what it prints, and
-    cuts its power when EC2 ends it.
+    """EC2's hypervisor: boots a host of the lab for each machine, with what its disk keeps, and has
+    EC2 show what it prints. Power is cut by the test.
     """
 
-    def __init__(self, site: Sandbox, lab: Lab, place: Path, public: str) -> None:
+    def __init__(self, site: Sandbox, lab: Lab, place: Path, disks: Path, public: str) -> None:
         self.site, self.lab, self.place, self.public = site, lab, place, public
+        self.disks, self.interface = disks, f"wg{os.getpid()}"
+        self._told: dict[str, str] = {}
         self.free = list(lab.machines)
         self.hosts: dict[str, str] = {}
         self.nodes: dict[str, str] = {}
@@ -103,6 +108,13 @@ class Machines:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(patience(60))
 
+        leave = [*self.lab.prefix(self.hosts[name]), "ip", "link", "del", self.interface]
+        subprocess.run(leave, check=False, capture_output=True)
+
+    def public_key(self, name: str) -> str:
+        """Of the key on its disk."""
+        return public_key((self.disks / name / "node" / Path(TUNNEL_KEY).name).read_text())
+
     def pids(self) -> list[int]:
         """The first process of each machine, as the head numbers them."""
         shown = [netns.sh("ps", "--ppid", str(p.pid), "-o", "pid=") for p in self._running.values()]
@@ -111,9 +123,10 @@ class Machines:
     def _run(self) -> None:
         while not self._stop.wait(0.2):
             for machine in live_machines(self.site):
-                if machine.id not in self.hosts and self.free:
+                there = machine.id in self._running or "stop" in machine.state
+                if not there and (self.free or machine.id in self.hosts):
                     self._boot(machine.id, machine.node)
-            for name in self._running:
+            for name in list(self._running):
                 self._show(name)
 
     def _show(self, name: str) -> None:
@@ -131,18 +144,20 @@ class Machines:
         return found[0].generation if found else ""
 
     def _boot(self, name: str, node: str) -> None:
-        generation = self._generation(name)
+        generation = self._told.get(name) or self._generation(name)
         if not generation:
             return
-        host, place = self.free.pop(0), self.place / name
-        place.mkdir()
+        self._told[name] = generation
+        place = self.place / name
+        host = self.hosts[name] if name in self.hosts else self.free.pop(0)
+        place.mkdir(exist_ok=True)
         (place / "console").touch()
         (place / "authorized").write_text(self.public + "\n")
         config = configfile.load(self.site.layout.config)
         (place / "join").write_text(program_of(config, config.cloud("aws")))
         script = MACHINE.format(
             root=self.site.layout.dir, place=place, node=node, generation=generation,
-            program=place / "join",
+            program=place / "join", disk=self.disks / name,
         )  # fmt: skip
         command = [
             *self.lab.prefix(host), "unshare", "--mount", "--uts", "--pid", "--fork",
@@ -236,7 +251,7 @@ def site(lab: Lab, place: Path, sandbox: Callable[..., Sandbox]) -> Iterator[Sit
     made = sandbox(
         static_nodes=0, drop=("onprem",), never_boot="pub[1-6]", suspend_time=3600.0,
         resume_timeout=300.0, slurm_conf=(f"SlurmctldHost={os.uname().nodename}({INSIDE})", "SlurmctldPort=6817"),
-        elastic={"join": {
+        elastic={"pools": [{"name": "pub", "nodes": "pub[1-6]", "markets": ["on-demand"], "stopped": 1}], "join": {
             "head": INSIDE, "heartbeat_timeout": 900,
             "ssh": {"key": f"{secrets}/ssh_key", "munge_key": f"{secrets}/munge.key"},
             "network": {
@@ -248,7 +263,10 @@ def site(lab: Lab, place: Path, sandbox: Callable[..., Sandbox]) -> Iterator[Sit
     )  # fmt: skip
     # Read anew for each machine: the sandbox has made the cluster's only now.
     (secrets / "munge.key").write_bytes((made.layout.dir / "etc" / "munge.key").read_bytes())
-    with Machines(made, lab, place, public) as machines:
+    with (
+        tempfile.TemporaryDirectory(prefix="se-disks-", dir="/tmp") as disks,
+        Machines(made, lab, place, Path(disks), public) as machines,
+    ):
         there = Site(made, lab, machines, place)
         there.hub_start()
         try:
@@ -363,3 +381,23 @@ def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> No
     assert not site.reaches(joined["pub2"]), "the machine runs still, and its packets are dropped"
     assert site.reaches(joined["pub1"])
     assert gone not in netns.sh("nft", "list", "table", "inet", TABLE)
+
+
+def test_a_stopped_machine_comes_back_with_the_key_on_its_disk(
+    site: Site, joined: dict[str, str]
+) -> None:
+    """The one that the test before has taken out: it was stopped."""
+    (name,) = [n for n, node in site.machines.nodes.items() if node == "pub2"]
+    there = site.sandbox.ec2.state().machines
+    assert {m.state for m in there if m.id == name} <= {"stopping", "stopped"}
+    key = site.machines.public_key(name)
+    assert key not in {one.key for one in site.peers().values()}
+    site.machines.cut(name)
+    job = site.sandbox.submit("hostname", "--partition=aws", "-w", "pub2", "--output=/dev/null")
+    fields = site.sandbox.wait_job(job, timeout=PATIENCE)
+    assert fields["JobState"] == "COMPLETED"
+    peers = site.peers()
+    assert key in {one.key for one in peers.values()}
+    assert len(peers) == 2
+    assert site.machines.nodes[name] == "pub2", "no other machine was started"
+    assert len(site.machines.nodes) == 2
