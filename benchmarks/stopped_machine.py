@@ -31,6 +31,8 @@ from slurm_elastic.image import machine, network
 from slurm_elastic.image.identity import NODE
 from slurm_elastic.image.trial import Order, Trial
 
+PATIENCE = 120.0
+"""Seconds for sshd's greeting; on a machine without KVM that shares its host it takes many."""
 _WITHOUT = "test -e /run/slurm-elastic/again\n"
 _OFF = "systemctl --no-block poweroff\n"
 # The console gets what took the boot so long, before the end.
@@ -118,9 +120,9 @@ class Life(Trial):
 
 
 def _answers() -> bool:
-    """Whether sshd greets."""
+    """Whether sshd greets. It starts a process for each who asks: nobody asks twice meanwhile."""
     try:
-        with socket.create_connection((network.address(0), 22), timeout=5) as one:
+        with socket.create_connection((network.address(0), 22), timeout=PATIENCE) as one:
             return one.recv(4) == b"SSH-"
     except OSError:
         return False

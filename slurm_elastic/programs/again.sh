@@ -56,7 +56,7 @@ DefaultDependencies=no
 ConditionVirtualization=vm
 ConditionPathExists=$record
 RequiresMountsFor=$place $cloud
-After=systemd-remount-fs.service systemd-udev-trigger.service
+After=systemd-remount-fs.service systemd-udevd-control.socket systemd-udevd-kernel.socket
 Before=cloud-init-main.service cloud-init-local.service network-pre.target sysinit.target
 Before=shutdown.target
 Conflicts=shutdown.target
@@ -75,6 +75,7 @@ FailureAction=reboot
 Type=oneshot
 RemainAfterExit=yes
 KillMode=process
+Nice=-10
 StandardOutput=journal+console
 ExecStartPre=/bin/sh $place/again online
 ExecStart=/bin/sh $join
@@ -108,10 +109,14 @@ keep() {
 
 boot() {
   [ -e "$record" ] && ! changed || return
-  udevadm settle --timeout=60
   known=$(cat "$record")
   rm "$record" || return
-  [ "$known" = "$(machine)" ] || return
+  if [ "$known" != "$(machine)" ]; then
+    # The initrd has found cards and drives as a rule; where it has not, udev does.
+    udevadm trigger --type=devices --action=add
+    udevadm settle --timeout=60
+    [ "$known" = "$(machine)" ] || return
+  fi
   mkdir -p "$run" /run/cloud-init
   [ -s "$place/node" ] && cp "$place/node" "$place/launch" "$run/" || return
   rm -f /run/cloud-init/enabled

@@ -32,7 +32,7 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.hub.link import by_address
 from slurm_elastic.hub.wire import HubError, Seen, Show, ask
 from slurm_elastic.policies.node_state import Phase, is_down, phase
-from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.joining import TUNNEL_KEY, program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
 from tests import netns
@@ -56,10 +56,13 @@ INTERFACE = f"wg{os.getpid()}"
 MACHINE = """set -e
 mount -t tmpfs tmpfs /var/lib
 mount -t tmpfs tmpfs /run
-for place in /etc/slurm /etc/munge /var/log/munge {root}/run; do
+for place in /etc/slurm /var/log/munge {root}/run; do
   mkdir -p $place
   mount -t tmpfs tmpfs $place
 done
+mkdir -p /var/lib/slurm-elastic-node {disk}/node {disk}/munge
+mount --bind {disk}/node /var/lib/slurm-elastic-node
+mount --bind {disk}/munge /etc/munge
 mkdir -p /var/lib/munge /run/sshd /run/munge
 {image}
 chown -R munge:munge /etc/munge /var/log/munge /var/lib/munge
@@ -108,17 +111,19 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Machines:
-    """The clouds' hypervisor: boots a host of the lab for each machine, and has EC2 show what its own
-    print. The host of a machine that was ended runs on, as one that somebody took over would.
+    """The clouds' hypervisor: boots a host of the lab for each machine, with what its disk keeps, and
+    has EC2 show what its own print. The host of a machine that was ended or stopped runs on, as one
+    that somebody took over would, until the test cuts its power.
 
     Machines of the clouds ``routed`` are settled at the address that their cloud says; all others
     are behind the router.
     """
 
     def __init__(
-        self, site: Sandbox, lab: Lab, place: Path, image: Image, routed: Collection[str] = ()
-    ) -> None:
-        self.site, self.lab, self.place = site, lab, place
+        self, site: Sandbox, lab: Lab, place: Path, disks: Path, image: Image,
+        routed: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.site, self.lab, self.place, self.disks = site, lab, place, disks
         self.free = list(lab.machines)
         self.hosts: dict[str, str] = {}
         self.nodes: dict[str, str] = {}
@@ -155,6 +160,12 @@ class Machines:
         process = self._running.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(patience(60))
+        leave = [*self.lab.prefix(self.hosts[name]), "ip", "link", "del", INTERFACE]
+        subprocess.run(leave, check=False, capture_output=True)
+
+    def tunnel_key(self, name: str) -> str:
+        """The private one on its disk."""
+        return (self.disks / name / "node" / Path(TUNNEL_KEY).name).read_text()
 
     def pids(self) -> list[int]:
         """The first process of each machine, as the head numbers them."""
@@ -182,7 +193,7 @@ class Machines:
         """The machines that are on."""
         found: list[Powered] = []
         if "aws" in self._providers:
-            some = live_machines(self.site)
+            some = [m for m in live_machines(self.site) if "stop" not in m.state]
             found += [Powered(m.id, m.node, m.address or "") for m in some]
         if "opennebula" in self._providers:
             vms = self.site.one.state().machines
@@ -192,9 +203,10 @@ class Machines:
     def _run(self) -> None:
         while not self._stop.wait(0.2):
             for one in self.powered():
-                if one.id not in self.hosts and one.node not in self.held and self.free:
+                room = self.free or one.id in self.hosts
+                if one.id not in self._running and one.node not in self.held and room:
                     self._boot(one)
-            for name in self._running:
+            for name in list(self._running):
                 self._show(name)
 
     def _show(self, name: str) -> None:
@@ -206,8 +218,9 @@ class Machines:
 
     def _boot(self, one: Powered) -> None:
         name, node = one.id, one.node
-        host, place, cloud = self.free.pop(0), self.place / name, self._cloud_of[node]
-        place.mkdir()
+        host = self.hosts[name] if name in self.hosts else self.free.pop(0)
+        place, cloud = self.place / name, self._cloud_of[node]
+        place.mkdir(exist_ok=True)
         (place / "console").touch()
         (place / "authorized").write_text(self._image.authorized + "\n")
         (place / "join").write_text(program_of(self._config, self._config.cloud(cloud)))
@@ -216,7 +229,7 @@ class Machines:
         if cloud in self._routed:
             self.lab.settle(host, one.address)
         script = MACHINE.format(
-            root=self.site.layout.dir, place=place,
+            root=self.site.layout.dir, place=place, disk=self.disks / name,
             image=self._image.lines, host_key=self._image.host_key,
         )  # fmt: skip
         command = [
@@ -356,7 +369,10 @@ def site_on(
         # Read anew for each machine: the sandbox has made the cluster's only now.
         key = (made.layout.dir / "etc" / "munge.key").read_bytes()
         (secrets / "munge.key").write_bytes(key)
-        with Machines(made, lab, place, image, routed) as machines:
+        with (
+            tempfile.TemporaryDirectory(prefix="se-disks-", dir="/tmp") as disks,
+            Machines(made, lab, place, Path(disks), image, routed) as machines,
+        ):
             there = Site(made, lab, machines, place)
             if network is not None:
                 there.hub_start()

@@ -45,7 +45,8 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, sandbox: Callable[..., Sandbox]) -> Iterator[Site]:
-    with site_on(lab, sandbox, {}) as there:
+    pool = {"name": "pub", "nodes": "pub[1-6]", "markets": ["on-demand"], "stopped": 1}
+    with site_on(lab, sandbox, {}, elastic={"pools": [pool]}) as there:
         yield there
 
 
@@ -145,3 +146,23 @@ def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> No
     assert not site.reaches(joined["pub2"]), "the machine runs still, and its packets are dropped"
     assert site.reaches(joined["pub1"])
     assert gone not in netns.sh("nft", "list", "table", "inet", TABLE)
+
+
+def test_a_stopped_machine_comes_back_with_the_key_on_its_disk(
+    site: Site, joined: dict[str, str]
+) -> None:
+    """The one that the test before has taken out: it was stopped."""
+    (name,) = [n for n, node in site.machines.nodes.items() if node == "pub2"]
+    there = site.sandbox.ec2.state().machines
+    assert {m.state for m in there if m.id == name} <= {"stopping", "stopped"}
+    key = public_key(site.machines.tunnel_key(name))
+    assert key not in {one.key for one in site.peers().values()}
+    site.machines.cut(name)
+    job = site.sandbox.submit("hostname", "--partition=aws", "-w", "pub2", "--output=/dev/null")
+    fields = site.sandbox.wait_job(job, timeout=PATIENCE)
+    assert fields["JobState"] == "COMPLETED"
+    peers = site.peers()
+    assert key in {one.key for one in peers.values()}
+    assert len(peers) == 2
+    assert site.machines.nodes[name] == "pub2", "no other machine was started"
+    assert len(site.machines.nodes) == 2

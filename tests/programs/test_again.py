@@ -98,6 +98,21 @@ def test_the_same_machine_boots_without_cloud_init_and_knows_its_node(machine: M
     assert (run / "cloud-init/disabled").exists(), "who waits for cloud-init waits for nothing"
 
 
+def test_what_only_udev_finds_is_waited_for(machine: Machine) -> None:
+    """Else nobody waits for udev, which takes its time at each boot."""
+    machine.do("keep")
+    card = machine.root / "sys/class/net/eth0/device"
+    later, log = machine.root / "later", machine.root / "udevadm.log"
+    udevadm = f'#!/bin/sh\necho "$1" >>{log}\n[ ! -e {later} ] || mv {later} {card}\n'
+    (machine.root / "bin/udevadm").write_text(udevadm)
+    assert machine.reboot()
+    assert not log.exists()
+    machine.do("keep")
+    card.rename(later)
+    assert machine.reboot()
+    assert log.read_text() == "trigger\nsettle\n"
+
+
 def test_a_boot_that_comes_to_no_end_is_followed_by_a_whole_one(machine: Machine) -> None:
     machine.do("keep")
     assert machine.reboot()
