@@ -126,7 +126,7 @@ def _join(site: Any, node: str) -> Join:  # noqa: ANN401
     site.sandbox.wait_for(lambda: node in site.machines.begun, PATIENCE, f"{node} is started")
     site.sandbox.wait_for(lambda: site.is_idle(node), PATIENCE, f"{node} is idle", period=0.1)
     idle, began = time.time(), site.machines.begun[node]
-    at = site.told(node)
+    at = {one.kind: one.at for one in site.decisions(node)}
     stages = {stage: at[stage] - began for stage, _ in STAGES if stage in at}
     return {**stages, "idle": idle - began}
 

@@ -28,9 +28,12 @@ from patience import patience
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Network
+from slurm_elastic.doctor.network import examine
 from slurm_elastic.hostlist import expand
 from slurm_elastic.hub.link import by_address
 from slurm_elastic.hub.wire import HubError, Seen, Show, ask
+from slurm_elastic.ledger import Decision
+from slurm_elastic.model import Finding
 from slurm_elastic.policies.node_state import Phase, is_down, phase
 from slurm_elastic.providers.base.joining import TUNNEL_KEY, program_of
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -41,7 +44,7 @@ from tests.netns import HEAD, INSIDE, Lab
 from tests.real_sshd import make_key
 from tests.real_sshd import why_not as no_sshd
 
-__all__ = ["Machines", "Site", "launch_file", "no_sshd", "site_on"]
+__all__ = ["Machines", "Site", "launch_file", "no_sshd", "public_key", "site_on"]
 PATIENCE = 240.0
 SLURMCTLD = 6817
 EC2, CONTEXT = "i-", "SLURM_ELASTIC_"
@@ -298,11 +301,11 @@ class Site:
         nodes = self.sandbox.nodes().values()
         return {n.name: n.address for n in nodes if n.address.startswith("10.99.")}
 
-    def told(self, node: str) -> dict[str, float]:
-        """When each kind of decision on that node was written down last."""
+    def decisions(self, node: str) -> tuple[Decision, ...]:
+        """What was decided on that node, oldest first."""
         book = ledger(self.sandbox)
         try:
-            return {d.kind: d.at for d in book.decisions(node)}
+            return book.decisions(node)
         finally:
             book.close()
 
@@ -328,6 +331,19 @@ class Site:
         (found,) = self.sandbox.slurm.nodes([node]).values()
         return phase(found) is Phase.UP and "IDLE" in found.states and not is_down(found)
 
+    def shakes(self, node: str) -> bool:
+        """Whether the head has heard of the node's machine in the tunnel, since the hub began."""
+        peer = self.peers().get(self.addresses()[node]) if self.answers() else None
+        return peer is not None and peer.handshake > 0
+
+    def doctor(self, later: float = 0.0) -> dict[str, list[Finding]]:
+        """What doctor finds of the network, by its name; as if so many seconds had passed."""
+        config = configfile.load(self.sandbox.layout.config)
+        found: dict[str, list[Finding]] = {}
+        for one in examine(config, self.sandbox.slurm, time.time() + later):
+            found.setdefault(one.what, []).append(one)
+        return found
+
     def reaches(self, host: str, port: int = SLURMCTLD, at: str = INSIDE) -> bool:
         """Whether a port of the head answers a host of the lab."""
         say = f"import socket; socket.create_connection(('{at}', {port}), timeout=5)"
@@ -335,6 +351,14 @@ class Site:
             [*self.lab.prefix(host), sys.executable, "-c", say], capture_output=True, check=False
         )
         return done.returncode == 0
+
+
+def public_key(private: str) -> str:
+    """By wg(8)."""
+    done = subprocess.run(
+        ["wg", "pubkey"], input=private, text=True, capture_output=True, check=True
+    )
+    return done.stdout.strip()
 
 
 @contextlib.contextmanager

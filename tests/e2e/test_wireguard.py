@@ -6,32 +6,27 @@ shipped join text runs on the machines as it is; EC2 is the sandbox's, which sho
 from __future__ import annotations
 
 import contextlib
-import subprocess
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from slurm_elastic.doctor import network
 from slurm_elastic.hub.rules import TABLE
+from slurm_elastic.model import Level
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
-from tests.e2e.lab_site import Site, site_on
+from tests.e2e.lab_site import PATIENCE, Site, no_sshd, public_key, site_on
 from tests.e2e.world import ledger
-from tests.netns import NAT, Lab
-from tests.real_sshd import why_not as no_sshd
+from tests.netns import INSIDE, NAT, Lab
 
 pytestmark = pytest.mark.e2e
 
-PATIENCE = 240.0
-
-
-def public_key(private: str) -> str:
-    """By wg(8)."""
-    done = subprocess.run(
-        ["wg", "pubkey"], input=private, text=True, capture_output=True, check=True
-    )
-    return done.stdout.strip()
+NARROW = 1340
+"""Bytes of the longest packet that a router on the way lets through."""
+SILENT = r"no handshake for long: pub1 \({age}\), pub2 \({age}\)"
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +129,57 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
     )
     done = site.sandbox.run(["srun", "-p", "aws", "-N2", "hostname"], user="nobody")
     assert sorted(done.stdout.split()) == ["pub1", "pub2"]
+
+
+def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
+    found = site.doctor()
+    assert {f.level for fs in found.values() for f in fs} == {Level.OK}
+    assert [f.found.partition(",")[0] for f in found["tunnel"]] == ["2 machine(s)"]
+    addresses = site.addresses().values()
+    assert {f.found for f in found["MTU"]} == {
+        f"{a} takes packets of 1380 bytes" for a in addresses
+    }
+    assert found["way to slurmctld"][0].found.endswith(f" is {INSIDE}")
+    assert "NodeAddr" not in found
+
+
+def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
+    site: Site, joined: dict[str, str]
+) -> None:
+    """As behind a link whose router tells nobody that a packet was too long."""
+    lab = site.lab
+    lab.on("router", "nft", "add table ip narrow; add chain ip narrow through { type filter hook"
+           f" forward priority 0; }}; add rule ip narrow through ip length > {NARROW} drop")  # fmt: skip
+    found = site.doctor()["MTU"]
+    assert {f.level for f in found} == {Level.WRONG}
+    said = {int(f.found.split()[-2]) for f in found}
+    advised = {int(f.advice.split()[1].rstrip(",")) for f in found}
+    assert all(NARROW - 100 < most <= NARROW - 60 for most in said), (
+        "60 bytes of it are the tunnel's"
+    )
+    assert all(most - 4 < size <= most for most, size in zip(said, advised, strict=True))
+    netns.sh("ip", "link", "set", site.network.interface, "mtu", str(min(advised)))
+    for address in site.addresses().values():
+        assert network._passes(address, min(advised))
+    lab.on("router", "nft", "delete", "table", "ip", "narrow")
+    netns.sh("ip", "link", "set", site.network.interface, "mtu", str(site.network.mtu))
+    assert {f.level for f in site.doctor()["MTU"]} == {Level.OK}
+
+
+def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str]) -> None:
+    old = site.doctor(later=1000.0)["tunnel"]
+    assert [f.level for f in old] == [Level.WRONG]
+    assert re.fullmatch(SILENT.format(age=r"\d+ s ago"), old[0].found), old[0].found
+    site.lab.ip(joined["pub2"], "link", "set", "vrouter", "down")
+    site.hub_stop()
+    netns.sh("ip", "link", "del", site.network.interface)
+    site.hub_start()
+    site.sandbox.wait_for(lambda: site.shakes("pub1"), PATIENCE, "one is back")
+    (silent,) = site.doctor()["tunnel"]
+    assert (silent.level, silent.found) == (Level.WRONG, "no handshake for long: pub2 (never)")
+    site.lab.ip(joined["pub2"], "link", "set", "vrouter", "up")
+    site.lab.ip(joined["pub2"], "route", "replace", "default", "via", "10.0.2.1")
+    site.sandbox.wait_for(lambda: site.shakes("pub2"), PATIENCE, "both are")
 
 
 def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> None:
