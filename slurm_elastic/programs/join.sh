@@ -48,6 +48,7 @@ if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
     tee /dev/console >&2
 fi
+# hostnamectl has a service start: only where the name is another.
 [ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 # sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
