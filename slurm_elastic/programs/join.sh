@@ -65,6 +65,7 @@ if [ "$(wc -c <"$dir/tunnel.json")" -gt 1 ]; then
   fi
 fi
 
+# hostnamectl has a service start: only where the name is another.
 [ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 # sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
