@@ -219,13 +219,13 @@ class Criu:
         hold.
 
         prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers. CRIU's
-        own check of the kernel then has to come first, as plain root: it keeps what it finds in
-        /run, and would fail in libnftables.
+        own check of the kernel has to come first, as plain root: it keeps what it finds in /run,
+        makes a network namespace for it, which takes CAP_SYS_ADMIN, and asks libnftables.
         """
         have, words = _capabilities(os.getpid(), "CapEff"), list[str]()
+        if not _KNOWN_KERNEL.exists():
+            _run([self._site.criu, "check"])
         if not have >> _CAP_SYS_RESOURCE & 1:
-            if not _KNOWN_KERNEL.exists():
-                _run([self._site.criu, "check"])
             user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
             words += [*user, "--keep-groups"]
         if have >> _CAP_SETPCAP & 1:

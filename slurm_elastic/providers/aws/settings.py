@@ -85,8 +85,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def metadata(self) -> str:
-        """EC2's own; an emulated one has none."""
-        return "http://169.254.169.254/latest/" if self.endpoint is None else ""
+        """EC2's own, whatever the endpoint of its API; where there is none, nobody answers."""
+        return "http://169.254.169.254/latest/"
 
     def shares_place(self, other: CloudSettings) -> bool:
         """One account and region."""

@@ -71,6 +71,12 @@ def test_the_shipped_text_has_head_agent_and_times() -> None:
     subprocess.run(["sh", "-n", "-c", text], check=True)
 
 
+def test_the_agent_asks_the_metadata_service_whatever_the_endpoint_of_the_api_is() -> None:
+    """A private one of Amazon's, or of an EC2 that is another one's: its machines are told there, too."""
+    near = replace(AWS, endpoint="https://vpce-1.ec2.us-east-1.vpce.amazonaws.com")
+    assert "metadata=http://169.254.169.254/latest/\n" in program_of(config(head="head"), near)
+
+
 @pytest.mark.parametrize(("clouds", "there"), [((), True), (("aws",), True), (("one",), False)])
 def test_only_machines_that_are_to_open_a_tunnel_wait_for_it(
     tmp_path: Path, clouds: tuple[str, ...], *, there: bool

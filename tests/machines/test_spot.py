@@ -1,0 +1,63 @@
+"""``spot.py`` on a head of Debian trixie, whose machines' image has CRIU, that release's Slurm, and the
+head's homes by NFS.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.image import label
+from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
+from tests.machines.spot import IMAGE
+
+pytestmark = [pytest.mark.machines, pytest.mark.e2e, pytest.mark.timeout(10000)]
+
+HERE = Path(__file__).parent
+RECIPE = """\
+debian: trixie
+slurm: "24.11"
+criu: true
+files: FILES
+run:
+  - useradd -u 2000 -M -s /bin/bash alice
+  - chmod 400 /etc/slurm-elastic/ckpt.key
+  - systemctl mask rpcbind.service rpcbind.socket nfs-blkmap.service systemd-timesyncd.service
+  - systemctl mask ldconfig.service systemd-journal-catalog-update.service apt-daily.timer
+mounts:
+  - "HEAD:/home /home nfs4 _netdev 0 0"
+  - "HEAD:/shared /shared nfs4 _netdev 0 0"
+"""
+"""As docs/data.md has it; alice is a user of that head. Without KVM there is no time for some units."""
+
+
+@pytest.fixture(scope="module")
+def saving_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image whose machines save jobs by CRIU, with homes and images of jobs on the head's NFS."""
+    place = tmp_path_factory.mktemp("saving")
+    etc = place / "files" / "etc" / "slurm-elastic"
+    etc.mkdir(parents=True)
+    (etc / "ckpt-root.conf").write_text("directory = /shared/slurm-elastic\ncluster = sandbox\n")
+    (etc / "ckpt.key").write_bytes(secrets.token_bytes(64))
+    recipe, made = place / "recipe.yaml", place / "images" / "compute.qcow2"
+    made.parent.mkdir()
+    recipe.write_text(RECIPE.replace("FILES", str(place / "files")).replace("HEAD", HEAD))
+    assert main(["image", "build", "--recipe", str(recipe), str(made)]) == 0
+    assert "criu-4." in label.read(made).software
+    return made
+
+
+def test_a_plain_job_outlives_its_spot_machine(saving_image: Path) -> None:
+    done = subprocess.run(
+        [HERE / "trixie", saving_image.parent, "env", f"{IMAGE}={saving_image}", "pytest", "-v",
+         "-p", "no:cacheprovider", "tests/machines/spot.py"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout
