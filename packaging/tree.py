@@ -160,7 +160,7 @@ def shared(root: Path, share: Path) -> None:
 
 
 def system(root: Path) -> None:
-    """Units, configuration, documentation, dashboards and alerts."""
+    """Units, configuration, documentation, the check of GPUs, dashboards and alerts."""
     etc = REPO / "etc"
     put(root / "usr/lib/systemd/system", (etc / name for name in UNITS))
     put(root / "etc/slurm-elastic", [etc / "slurm-elastic.yaml"])
@@ -171,6 +171,8 @@ def system(root: Path) -> None:
     default.rename(default.with_name("slurm-elastic"))
     put(root / HOME / "doc", (p for p in (REPO / "docs").iterdir() if p.is_file()))
     share = root / "usr/share/slurm-elastic"
+    put(share, [etc / "slurm-elastic-gpu-check"])  # for machines' images
+    (share / "slurm-elastic-gpu-check").chmod(0o755)
     put(share / "grafana", (etc / "grafana").iterdir())
     put(share / "prometheus", (etc / "prometheus").iterdir())
 

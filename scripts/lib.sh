@@ -60,6 +60,7 @@ set_up_tests() {
         install_packages prometheus
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true
     }
+    [ -x /usr/bin/ansible-playbook ] || install_packages ansible-core # for the playbook in ansible/
     [ -x /usr/bin/rpmspec ] || install_packages rpm # for what it says of packaging/slurm-elastic.spec
     [ -x /usr/bin/chromedriver ] || install_packages chromium chromium-driver # for the page as a browser has it
     # A hypervisor's daemon, which tests start for themselves; on trixie its storage driver is a package of its own.

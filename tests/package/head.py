@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from patience import eventually, patience
 
 BOOT = Path(__file__).parent / "boot"
+SITES_OWN = ("munge", "slurmctld", "slurmd")
+"""Services that a sandbox runs in their place."""
 
 
 class Head:
     """It has processes, mounts, a loopback and a systemd of its own, and this host's kernel."""
 
-    def __init__(self, directory: Path, root: Path, packages: Path) -> None:
+    def __init__(
+        self, directory: Path, root: Path, packages: Path, masked: Sequence[str] = SITES_OWN
+    ) -> None:
         self.directory = directory
         self._log = directory / "console"
         with self._log.open("wb") as log:
@@ -26,19 +31,20 @@ class Head:
                 ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
                  "--ipc", "--uts", "--cgroup", "--net", str(BOOT), str(directory), str(root), str(packages)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=os.environ | {"MASKED": " ".join(masked)},
             )  # fmt: skip
 
     def running(self) -> bool:
         """Whether systemd has started what there is to start."""
         assert self._process.poll() is None, self.console()
-        return bool(self._init()) and "running" in self.run(
+        return bool(self.init()) and "running" in self.run(
             "systemctl", "is-system-running", check=False
         ).replace("degraded", "running")
 
     def run(self, *command: str, check: bool = True, seconds: float = 120.0) -> str:
         """What a command of root's there says; AssertionError if it fails."""
         done = subprocess.run(
-            ["nsenter", "--target", self._init(), "--mount", "--pid", "--ipc", "--uts",
+            ["nsenter", "--target", self.init(), "--mount", "--pid", "--ipc", "--uts",
              "--cgroup", "--net", "/usr/bin/env", "-i", "HOME=/root", "LANG=C.UTF-8", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive",
              *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -53,7 +59,7 @@ class Head:
 
     def path(self, name: str) -> Path:
         """A file there, from here."""
-        return Path(f"/proc/{self._init()}/root/{name.lstrip('/')}")
+        return Path(f"/proc/{self.init()}/root/{name.lstrip('/')}")
 
     def console(self) -> str:
         """What init and its services said."""
@@ -64,7 +70,8 @@ class Head:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(patience(30))
 
-    def _init(self) -> str:
+    def init(self) -> str:
+        """The number of its init here; '' before there is one."""
         pid = self._process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
         return children[0] if children else ""
@@ -81,11 +88,11 @@ def root(release: str, package: Path) -> Path:
 
 
 @contextmanager
-def head(root: Path, packages: Path) -> Iterator[Head]:
+def head(root: Path, packages: Path, masked: Sequence[str] = SITES_OWN) -> Iterator[Head]:
     """One that is up, on top of ``root``, with these packages; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix="slurm-elastic-head.", dir="/var/tmp"))
     try:
-        machine = Head(directory, root, packages)
+        machine = Head(directory, root, packages, masked)
         try:
             eventually(machine.running, 60, machine.console)
             yield machine
