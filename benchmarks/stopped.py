@@ -101,7 +101,6 @@ def _rows(accel: str, boots: Sequence[dict[str, float]]) -> Report:
         compared(what, statistics.median(b[key] for b in again), fresh[key], "s", at_most=most)
         for what, key, most in (
             ("power-on to its node idle in Slurm", "joined", GOAL),
-            ("power-on to sshd", "sshd", None),
             ("processor time until its node is idle", "processor", None),
         )
     ]

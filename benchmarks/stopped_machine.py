@@ -56,20 +56,18 @@ class Life(Trial):
         self._start()
         began = time.monotonic()
         self._until(_answers, "SSH")
-        sshd = time.monotonic() - began
         self.keys: tuple[HostKey, ...] = self._until(
             lambda: printed_keys(machine.printed(self._console)), "its host keys on the console"
         )
         self._bring_key(self.keys)
-        return self._joined(began, "", sshd)
+        return self._joined(began, "")
 
     def again(self) -> dict[str, float]:
         """From the disk that its first boot has left, with the keys that it has."""
         before = self._since()
         self._machine = machine.start(self._spec, self._work / "qemu.out")
         began = time.monotonic()
-        self._until(_answers, "SSH")
-        found = self._joined(began, before, time.monotonic() - began)
+        found = self._joined(began, before)
         return {**found, "without": float(self._is_without_cloud_init())}
 
     def _is_without_cloud_init(self) -> bool:
@@ -100,9 +98,9 @@ class Life(Trial):
         self.boots += 1
         self._console.replace(self._work / f"console.{self.boots}")
 
-    def _joined(self, began: float, before: str, sshd: float) -> dict[str, float]:
+    def _joined(self, began: float, before: str) -> dict[str, float]:
         self._until(lambda: self._since() != before and self._is_idle(), "its node idle in Slurm")
-        return {"sshd": sshd, "joined": time.monotonic() - began, "processor": self._processor()}
+        return {"joined": time.monotonic() - began, "processor": self._processor()}
 
     def _is_idle(self) -> bool:
         return self._head.shown("node", NODE).get("State") == "IDLE"
