@@ -179,7 +179,7 @@ def _handshakes(
     config: Config, peers: Mapping[str, Seen], machines: Sequence[Machine], now: float
 ) -> Iterator[Finding]:
     tunnels, silent, oldest, heard = clouds_with_tunnel(config), [], 0.0, 0
-    for machine in machines:
+    for machine in sorted(machines, key=lambda machine: machine.instance.node):
         one = machine.instance
         if one.cloud not in tunnels or machine.registered is None:
             continue
