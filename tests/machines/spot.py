@@ -101,7 +101,8 @@ def ends(site: Sandbox, job: int) -> None:
     site.wait_job(job, timeout=PATIENCE)
     steps = lines(job, "step")
     assert [int(step) for _, step, _ in steps] == list(range(len(steps)))
-    assert len({kernel for *_, kernel in steps}) == 2
+    said = (HOME / f"out-{job}").read_text()
+    assert len({kernel for *_, kernel in steps}) == 2, said
     assert lines(job, "notes") == [["notes", str(len(steps))]]
     images = SHARED / "slurm-elastic" / "sandbox" / str(job)
     site.wait_for(lambda: not [*images.rglob("*")], PATIENCE, "its images are removed")
