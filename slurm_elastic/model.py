@@ -414,3 +414,12 @@ class Image(Struct, frozen=True, kw_only=True):
     seconds: float
     size: int = 0
     path: str = ""
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Where a run of a job began: the number of the image that it goes on from, 0 for the start of
+    its script (None: not told), and ``why`` not from the newest image.
+    """
+
+    image: int | None = None
+    why: str = ""

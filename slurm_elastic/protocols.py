@@ -17,6 +17,7 @@ from slurm_elastic.model import (
     NodeRequest,
     Notice,
     Offer,
+    Origin,
     Pool,
 )
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
@@ -354,6 +355,12 @@ class Checkpointer(Protocol):
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """The good images from which a next run of this job would go on, newest first."""
+        ...
+
+    def origin(self, run: JobRun) -> Origin | None:
+        """Where that run began, from its launcher; None while that has not begun, and always of
+        programs that restore themselves.
+        """
         ...
 
     def verify(self, image: Image) -> None:

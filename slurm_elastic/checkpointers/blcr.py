@@ -21,7 +21,7 @@ from slurm_elastic import statedir
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model import Image, JobRun, Origin
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_down, phase
 from slurm_elastic.protocols import Slurm
@@ -151,6 +151,10 @@ class BlcrCheckpointer:
     def images(self, run: JobRun) -> Sequence[Image]:
         """The files on record that are there at full length."""
         return tuple(image for image in self._read(run.job).images if _whole(image))
+
+    def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
+        """Only the program knows."""
+        return None
 
     def verify(self, image: Image) -> None:
         """The length, as seen from here; the content is the user's, whom alone it is for."""

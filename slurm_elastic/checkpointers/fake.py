@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model import Image, JobRun, Origin
 
 
 class FakeCheckpointer:
@@ -16,6 +16,7 @@ class FakeCheckpointer:
 
     ``seconds`` is what a checkpoint takes by ``sleep``; ``fail_next`` errors are raised first to
     last, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not verify.
+    ``origins`` is what launchers tell of jobs that do not go on from their newest image.
     ``held`` are the runs (job, attempt) that are stopped, ``calls`` what was asked of which job.
     """
 
@@ -36,6 +37,7 @@ class FakeCheckpointer:
         self.seconds = seconds
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
+        self.origins: dict[int, Origin | None] = {}
         self.spoilt: set[tuple[int, int]] = set()
         self.held: set[tuple[int, int]] = set()
         self.calls: list[tuple[str, int]] = []
@@ -80,6 +82,13 @@ class FakeCheckpointer:
         """Newest first."""
         with self._lock:
             return tuple(self._images[run.job])
+
+    def origin(self, run: JobRun) -> Origin | None:
+        """The newest image, or what ``origins`` has."""
+        with self._lock:
+            if run.job in self.origins:
+                return self.origins[run.job]
+            return Origin(image=next((i.number for i in self._images[run.job]), 0))
 
     def verify(self, image: Image) -> None:
         """Whole, unless spoilt."""

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from slurm_elastic.bounded import Budget
 from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model import Image, JobRun, Origin
 
 MARGIN = 0.5
 """Seconds before the deadline at which the node is to have answered."""
@@ -73,6 +73,7 @@ class _Status(Struct, frozen=True, kw_only=True):
     node: str
     method: str
     answer: _Answer = field(default_factory=_Answer)
+    origin: Origin = Origin()
     images: tuple[_Listed, ...] = ()
 
 
@@ -145,6 +146,13 @@ class LaunchedCheckpointer:
         listed = (one for one in status.images if (one.method, one.job) == (self.name, run.job))
         found = [self._image(one) for one in listed]
         return tuple(image for image in found if self._whole(image))
+
+    def origin(self, run: JobRun) -> Origin | None:
+        """As its launcher has put it into the job's status; an older one does not tell."""
+        status = self._status(run.job)
+        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+            return None
+        return status.origin
 
     def verify(self, image: Image) -> None:
         """Sizes and digests of all files, which SlurmUser may read; in a time that goes by the

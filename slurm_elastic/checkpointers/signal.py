@@ -27,7 +27,7 @@ from slurm_elastic import statedir
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model import Image, JobRun, Origin
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
@@ -211,6 +211,10 @@ class SignalCheckpointer:
         if book is None:
             return ()
         return tuple(image for image in book.images if self._fault(book, image) is None)
+
+    def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
+        """Only the program knows."""
+        return None
 
     def verify(self, image: Image) -> None:
         """The sign still stands: of a file, that it is there, of the user's, and not shorter."""

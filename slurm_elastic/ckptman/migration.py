@@ -29,6 +29,7 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import tally
 from slurm_elastic.ckptman.decide import Plan, fits
+from slurm_elastic.ckptman.origins import LAUNCHED, Begun, begun
 from slurm_elastic.ckptman.site import Site, tell
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.ckptstate import Held, Migration, Step
@@ -60,8 +61,6 @@ MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
 """Slurm's state of a job that it has ended for the cause of which it was saved."""
-_LAUNCHED = frozenset({"criu", "dmtcp"})
-"""Methods whose launcher, the batch script, stays while a saved job is stopped."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
@@ -303,7 +302,7 @@ def _requeue(site: Site, move: Migration) -> Migration:
                 return elsewhere
         reach("rescue.before-requeue")
         if _ends_in_grace(move, job):
-            name = "TERM" if move.method in _LAUNCHED else "KILL"  # else it is stopped
+            name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
             site.slurm.signal(run.job, name, full=False)
         else:
             site.slurm.requeue(run.job)
@@ -386,10 +385,12 @@ def _not_yet(site: Site, move: Migration, why: str) -> Migration:
     return move
 
 
-def over(site: Site, move: Migration, end: Step, why: str) -> Migration:
+def over(
+    site: Site, move: Migration, end: Step, why: str, *, level: int = logging.INFO
+) -> Migration:
     """The last step."""
     done = to(site, move, end, note=why)
-    say(site, done, f"ckpt-{end}", why)
+    say(site, done, f"ckpt-{end}", why, level=level)
     tally.moved(site, done)
     return done
 
@@ -453,30 +454,41 @@ def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
     if states & ENDED and "PENDING" not in states:
         return over(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
     if "RUNNING" in states and "CONFIGURING" not in states:
-        where = ",".join(job.nodes)
-        took = site.now() - move.began
-        source = "its start" if move.image is None else f"save {move.image.number}"
-        done = over(site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s")
-        if move.renewed or move.cause is Cause.UNSAVABLE:
-            _tell(site, done, where, source)
-        return done
+        return _runs(site, move, job)
     if _waits(job):
         return _pending(site, move, job)
     return move
 
 
-def _tell(site: Site, move: Migration, where: str, source: str) -> None:
+def _runs(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    """Over, once it is known what the run goes on from."""
+    run = begun(site, move, job)
+    if run is None:
+        return move
+    where, took = ",".join(job.nodes), site.now() - move.began
+    text = f"it runs on {where} after {took:.1f} s, from {run.source}"
+    lost = run.image is None and move.image is not None
+    if run.why:
+        text = f"{text}: {run.why}"
+    level = logging.WARNING if run.why else logging.INFO
+    done = over(site, replace(move, image=run.image), Step.BACK, text, level=level)
+    if move.renewed or lost or move.cause is Cause.UNSAVABLE:
+        _tell(site, done, where, run)
+    return done
+
+
+def _tell(site: Site, move: Migration, where: str, run: Begun) -> None:
     """Two lines in the job's own output, which Slurm may have begun anew."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
-    if move.cause is Cause.LIMIT:
+    if run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {at}, as {move.reason}",
-            f"slurm-elastic: it goes on from {source} on {where}, with its full time limit",
+            f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",
         )
     else:
         lines = (
             f"slurm-elastic: this job was requeued at {at}: {move.reason}",
-            f"slurm-elastic: it begins anew on {where}",
+            f"slurm-elastic: it begins anew on {where}" + (f": {run.why}" if run.why else ""),
         )
     try:
         tell(site, move.run.job, *lines)

@@ -133,8 +133,8 @@ def begin(
         session = Session(site, caller, state.restarts, store, meta, made)
         try:
             session.begin()
-        except Exception:
-            session.abandon()
+        except Exception as error:
+            session.abandon(error)
             raise
     except BaseException:
         store.close()

@@ -116,6 +116,7 @@ class Session:
         self._stays = ""
         self._node = caller.node or os.uname().nodename
         self._relay = Relay(os.getppid())
+        self._origin: tuple[int, str] = (0, "")
 
     def begin(self) -> None:
         """Restore the newest image that can be, else start anew. Refused: nothing was started."""
@@ -125,7 +126,7 @@ class Session:
             try:
                 self._restore(image)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
-                self._say(f"image {image.name} is not used: {error}")
+                self._not_used(image, error)
                 continue
             self._publish("running")
             return
@@ -155,9 +156,10 @@ class Session:
                 promise = time.monotonic() + _PROMISES
                 self._reserve()
 
-    def abandon(self) -> None:
+    def abandon(self, error: Exception) -> None:
         """After a ``begin`` that failed: nothing of ours stays, images of earlier runs do."""
         self._method.close()
+        self._origin = (0, str(error))
         self._publish("abandoned")
 
     def leave(self, status: int) -> None:
@@ -191,8 +193,15 @@ class Session:
             self._say(line)
         self._method.restore(image, manifest)
         self._shared = manifest.writing
+        self._origin = (manifest.number, self._origin[1])
         seconds = time.monotonic() - begun
         self._say(f"goes on from image {image.name} on {self._node}, restored in {seconds:.3f} s")
+
+    def _not_used(self, image: Path, error: Exception) -> None:
+        """The head is told of the newest one alone: it is what the run was to go on from."""
+        why = f"image {image.name} is not used: {error}"
+        self._origin = (0, self._origin[1] or why)
+        self._say(why)
 
     def _check(self, manifest: Manifest, image: Path) -> None:
         """That the image is this job's, for this user, and the one its directory says."""
@@ -405,11 +414,12 @@ class Session:
         return False
 
     def _publish(self, state: str) -> None:
+        image, why = self._origin
         with contextlib.suppress(OSError):  # a full disk must not end the job
             self._store.publish(
                 state, job=self._caller.job, label=self._meta.label, attempt=self._attempt,
                 uid=self._caller.uid, node=self._node, method=self._method.name,
-                answer=self._answer,
+                answer=self._answer, origin={"image": image, "why": journal.shown(why)},
             )  # fmt: skip
 
     def _say(self, line: str) -> None:

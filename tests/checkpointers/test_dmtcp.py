@@ -22,6 +22,7 @@ from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, Launched
 from slurm_elastic.ckptroot.quota import allocated
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Origin
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
 from tests.ckptroot.test_guard import reaches, tables
@@ -45,7 +46,10 @@ def test_the_next_run_goes_on_and_ends_with_the_scripts_own_code(bed: NodeBed) -
     bed.wait(lambda: len(bed.steps(7)) > 3, "steps")
     image = save(bed, run, stop=True)
     done = len(bed.steps(7))
-    bed.run(attempt=1)
+    assert bed.checkpointer.origin(run) == Origin(image=0)
+    assert bed.checkpointer.origin(structs.replace(run, attempt=1)) is None, "not begun yet"
+    again = bed.run(attempt=1)
+    assert bed.checkpointer.origin(again) == Origin(image=image.number)
     bed.wait(lambda: len(bed.steps(7)) > done + 3, "steps after the move")
     assert bed.end(7) == 7
     steps = bed.steps(7)
@@ -62,7 +66,10 @@ def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
     first, second = save(bed, run), save(bed, run, stop=True)
     path = next(Path(second.path).glob("ckpt_*"))
     path.write_bytes(b"X" * path.stat().st_size)
-    bed.run(attempt=1)
+    origin = bed.checkpointer.origin(bed.run(attempt=1))
+    assert origin is not None
+    assert origin.image == first.number
+    assert origin.why.startswith(f"image {second.number} is not used: ")
     log = " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     assert f"image {second.number} is not used" in log
     assert f"goes on from image {first.number}" in log

@@ -14,10 +14,12 @@ from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.migration import MOST_HELP
 from slurm_elastic.ckptman.nodes import MARK, settle
+from slurm_elastic.ckptman.origins import SAYS
 from slurm_elastic.ckptman.site import FRESH, JobList
 from slurm_elastic.ckptman.tally import lost_node_seconds
 from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.model import Origin
 from slurm_elastic.model_slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.policies.threat import Answer, Cause, Threat, by_subject
@@ -83,6 +85,77 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     world.service.acts.advance([older], world.service.watch.look())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.migrations() == [moved]
+
+
+@pytest.fixture
+def launched(world: CkptWorld) -> CkptWorld:
+    """Job 7 is saved by a method whose launcher tells where a run began; its node is taken."""
+    world.ckpt.checkpointers["criu"] = world.saver
+    world.interrupt(world.runs(7, comment="ckpt=criu").nodes[0])
+    return world
+
+
+def anew(world: CkptWorld) -> bool:
+    job = world.job(7)
+    return job.restarts == 1 and "RUNNING" in job.states and "CONFIGURING" not in job.states
+
+
+def test_a_job_is_back_once_its_launcher_has_told_what_it_goes_on_from(
+    launched: CkptWorld,
+) -> None:
+    launched.saver.origins[7] = None  # it waits for the lock, or reads its image
+    launched.until(lambda: anew(launched))
+    launched.advance(60)
+    (moved,) = launched.migrations()
+    assert moved.step is Step.REQUEUED
+    assert moved.image is not None
+    launched.saver.origins[7] = Origin(image=moved.image.number)
+    launched.until(lambda: launched.migrations()[0].over)
+    assert launched.migrations()[0].note.endswith(f"from save {moved.image.number}")
+
+
+def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
+    launched: CkptWorld,
+) -> None:
+    launched.saver.origins[7] = Origin(image=0, why="image 1 is not used: criu restore: exit 1")
+    launched.until(lambda: bool(launched.migrations()) and launched.migrations()[0].over)
+    (moved,) = launched.migrations()
+    assert (moved.step, moved.image) == (Step.BACK, None)
+    assert moved.note.endswith("from its start: image 1 is not used: criu restore: exit 1")
+    assert lost_node_seconds(moved) > 0
+    told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
+    where = launched.job(7).nodes[0]
+    assert told[-1] == (
+        f"slurm-elastic: it begins anew on {where}: image 1 is not used: criu restore: exit 1"
+    )
+
+
+def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> None:
+    launched.until(lambda: "ckpt-saved" in launched.told(7))
+    (planned,) = (m.image for m in launched.migrations())
+    assert planned is not None
+    older = replace(planned, number=81, taken=planned.taken - 300)
+    launched.state.saved(older)
+    launched.saver.origins[7] = Origin(image=81, why="image 1 is not used: changed")
+    launched.until(lambda: launched.migrations()[0].over)
+    (moved,) = launched.migrations()
+    assert moved.image == older
+    assert moved.note.endswith("from save 81: image 1 is not used: changed")
+    assert "tell" not in {name for name, _ in launched.slurm.updates}
+
+
+@pytest.mark.parametrize("told", [None, Origin()])
+def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
+    launched: CkptWorld, told: Origin | None
+) -> None:
+    launched.saver.origins[7] = told
+    launched.until(lambda: launched.migrations()[0].over if launched.migrations() else False, 900)
+    (moved,) = launched.migrations()
+    assert moved.step is Step.BACK
+    assert moved.image is not None
+    assert moved.note.endswith("that was the plan, its launcher has not told")
+    took = moved.reached["back"] - moved.reached["requeued"]
+    assert (took > SAYS) is (told is None)
 
 
 def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:

@@ -234,6 +234,8 @@ def test_a_directory_that_cannot_be_removed_is_the_sweepers(
 
 
 def test_an_abandoned_run_keeps_the_images_of_earlier_ones(ended: Held) -> None:
-    ended.session.abandon()
-    assert json.loads((ended.store.path / "status.json").read_text())["state"] == "abandoned"
+    ended.session.abandon(OSError("no scratch"))
+    status = json.loads((ended.store.path / "status.json").read_text())
+    assert status["state"] == "abandoned"
+    assert status["origin"] == {"image": 0, "why": "no scratch"}
     assert ended.store.images() != []

@@ -282,7 +282,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
         raise Refused("criu restore: exit 1")
 
     store = SimpleNamespace(close=lambda: done.append("close"))
-    session = SimpleNamespace(begin=fails, abandon=lambda: done.append("abandon"))
+    session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
     patience = SimpleNamespace(rewarded=lambda: done.append("rewarded"))
     for name, made in (("Store", store), ("Session", session), ("Patience", patience)):
         monkeypatch.setattr(way_in, name, lambda *_, made=made: made)

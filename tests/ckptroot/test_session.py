@@ -217,6 +217,7 @@ def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_
         "goes on from image 1 on n1, restored in 2.500 s",
     ]
     assert run.status()["state"] == "running"
+    assert run.status()["origin"] == {"image": 1, "why": ""}
 
 
 def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> None:
@@ -226,6 +227,18 @@ def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> N
     (line, _) = run.said()
     assert line.startswith("image 1 is not used: it is of ('t', 7, 0, 0, 'criu', '1'), not of ")
     assert run.node.did[-1] == "start"
+    assert run.status()["origin"] == {"image": 0, "why": line}
+
+
+def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Run) -> None:
+    run.save()
+    run.save()
+    (run.store.path / "images" / "2" / "pages").write_bytes(b"MEMORY")
+    run.session.begin()
+    why = run.status()["origin"]["why"]
+    assert why.startswith("image 2 is not used: ")
+    assert "changed since the checkpoint" in why
+    assert run.status()["origin"]["image"] == 1
 
 
 def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_anew(
@@ -553,7 +566,7 @@ def test_whatever_else_ends_it_its_directory_and_its_room_go(run: Run, status: i
 
 
 def test_an_abandoned_run_leaves_nothing_running(run: Run) -> None:
-    run.session.abandon()
+    run.session.abandon(OSError("no scratch"))
     assert run.node.did == ["close"]
 
 

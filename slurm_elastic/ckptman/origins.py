@@ -1,0 +1,67 @@
+"""Where the new run of a moved job began: its launcher tells. For Slurm a run is RUNNING before its
+image is restored, and also where that cannot be.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptstate import Migration
+from slurm_elastic.model import Image, Origin
+from slurm_elastic.model_slurm import SlurmJob
+
+LAUNCHED = frozenset({"criu", "dmtcp"})
+"""Methods whose launcher, the batch script, stays while a saved job is stopped."""
+SAYS = 420.0
+"""Seconds in which a launcher tells where its run began: it may wait 300 of them for the lock that
+the run before left behind, see docs/checkpoint-methods.md.
+"""
+RATE = 16 << 20
+"""Bytes a second besides, in which an image is verified and read back."""
+_UNTOLD = "that was the plan, its launcher has not told"
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """A run that is at work: the ``image`` that it goes on from (None: it began from its start),
+    and ``why`` that is not its newest one, or not known.
+    """
+
+    image: Image | None
+    why: str = ""
+
+    @property
+    def source(self) -> str:
+        """For a person."""
+        return "its start" if self.image is None else f"save {self.image.number}"
+
+
+def begun(site: Site, move: Migration, job: SlurmJob) -> Begun | None:
+    """How the job's run that Slurm calls RUNNING began; None while its launcher may yet tell."""
+    if move.method not in LAUNCHED:
+        return Begun(image=move.image)
+    origin = _asked(site, move, job)
+    if origin is None and move.image is not None and _may_tell(site, move, move.image, job):
+        return None
+    if origin is None or origin.image is None:
+        return Begun(image=move.image, why="" if move.image is None else _UNTOLD)
+    if origin.image == 0:
+        return Begun(image=None, why=origin.why)
+    return Begun(image=_of_number(site, move, origin.image), why=origin.why)
+
+
+def _asked(site: Site, move: Migration, job: SlurmJob) -> Origin | None:
+    method = site.checkpointers.get(move.method)
+    return None if method is None else method.origin(replace(move.run, attempt=job.restarts))
+
+
+def _may_tell(site: Site, move: Migration, image: Image, job: SlurmJob) -> bool:
+    began = max(job.start, move.changed)
+    return site.now() - began < SAYS + image.size / RATE
+
+
+def _of_number(site: Site, move: Migration, number: int) -> Image | None:
+    """An image that is known here; of one that is not, the planned one says more than none."""
+    known = (i for i in (move.image, *site.state.images(move.run.job)) if i is not None)
+    return next((i for i in known if i.number == number), move.image)
