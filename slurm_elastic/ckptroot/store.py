@@ -7,6 +7,7 @@
       status.json                what we answer, and the images: SlurmUser may read it
       keep/                      root's alone: what the job had written to its output
       images/NUMBER/             root's, 2750: SlurmUser may read them, to verify; nobody may write
+    DIRECTORY/CLUSTER/.removed-JOB-...   what is being deleted
 
 The request is an existing file that is written in place: a client of NFS sees the change when it
 opens it (close-to-open), while a new file's name may stay unseen for half a minute.
@@ -18,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +36,8 @@ _MOST = 64 << 20
 """Bytes of the largest script; Slurm's own default is 4 MiB (slurm.conf(5), max_script_size)."""
 _MARKER = b"\n#__SLURM_ELASTIC_SCRIPT__\n"
 _NEW = ".new"
+REMOVED = ".removed-"
+"""Begins the name of a directory that is being deleted; the sweeper deletes what is left of it."""
 _META = 1 << 20
 _REQUEST = 4096
 
@@ -211,10 +215,14 @@ class Store:
             self.say(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
-        """Delete the whole directory, the images first named as no image any more."""
-        for image in self.images():
-            image.rename(image.with_name(image.name + _NEW))
-        files.remove(self.path)
+        """Delete the whole directory, which first gets a name that is no job's. The lock is let go
+        before: on NFS a file that somebody has open cannot be deleted, nor what it lies in.
+        """
+        removed = self.path.with_name(f"{REMOVED}{self.job}-{secrets.token_hex(6)}")
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(removed)
+        self.close()
+        files.remove(removed)
 
     def replace(self, name: str, content: bytes, mode: int) -> None:
         """Write a file of root's as one step."""

@@ -12,10 +12,11 @@ import subprocess
 from pathlib import Path
 
 from slurm_elastic.ckptroot import caller as callers
+from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.caller import CLEAN
 from slurm_elastic.ckptroot.quota import tidy
 from slurm_elastic.ckptroot.site import Refused, Site, trust
-from slurm_elastic.ckptroot.store import Store
+from slurm_elastic.ckptroot.store import REMOVED, Store
 
 _OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "BOOT_FAIL",
          "NODE_FAIL", "PREEMPTED", "GONE"}  # fmt: skip
@@ -43,6 +44,8 @@ def _guarded(site: Site, path: Path) -> str:
 
 
 def _one(site: Site, path: Path) -> str:
+    if path.name.startswith(REMOVED):
+        return _rest(path)
     if not path.name.isdigit() or path.is_symlink():
         return ""
     found = callers.ask(site, int(path.name))
@@ -60,6 +63,15 @@ def _one(site: Site, path: Path) -> str:
     finally:
         store.close()
     return f"job {path.name}: removed, Slurm says {found.state}"
+
+
+def _rest(path: Path) -> str:
+    """What a session had begun to delete when its machine was lost, or is just deleting."""
+    try:
+        files.remove(path)
+    except FileNotFoundError:
+        return ""
+    return f"job {path.name.removeprefix(REMOVED).partition('-')[0]}: the rest of it removed"
 
 
 def _same_user(site: Site, path: Path, found: callers.JobState) -> bool:

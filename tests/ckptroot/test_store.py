@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -191,17 +192,48 @@ def test_images_that_cannot_be_listed_now_are_the_last_known(
     assert [one["number"] for one in said["images"]] == [1]
 
 
-def test_a_job_that_is_removed_has_no_image_from_the_first_moment(
+def test_a_job_that_is_removed_is_none_from_the_first_moment(
     store: Store, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sealed()
     left: list[str] = []
-    monkeypatch.setattr(files, "remove", lambda path: left.extend(names(store)))
-    store.remove()
-    assert left == ["1.new"]
-    monkeypatch.undo()
+    monkeypatch.setattr(files, "remove", lambda path: left.append(path.name))
     store.remove()
     assert not store.path.exists()
+    assert [name[:11] for name in left] == [".removed-7-"]
+    store.remove()  # there is nothing any more
+
+
+def test_nothing_is_deleted_that_is_open_as_nfs_would_keep_it_and_its_directory(
+    store: Store, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlink(name: str, *, dir_fd: int) -> None:
+        found = os.stat(name, dir_fd=dir_fd)
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                mine = os.stat(int(descriptor))
+                assert (mine.st_dev, mine.st_ino) != (found.st_dev, found.st_ino), name
+        real(name, dir_fd=dir_fd)
+
+    real = os.unlink
+    store.open()
+    sealed()
+    monkeypatch.setattr(files.os, "unlink", unlink)
+    store.remove()
+    assert [*store.path.parent.iterdir()] == []
+
+
+def test_a_run_that_waits_for_the_lock_of_a_directory_that_goes_makes_its_own(
+    store: Store,
+) -> None:
+    store.open()
+    other = Store(store._site, 7)
+    with pytest.raises(Taken):
+        other.open()
+    store.remove()
+    other.open()
+    assert (other.path / "lock").exists()
+    other.close()
 
 
 def test_a_lock_that_was_not_got_is_not_kept_open(store: Store) -> None:

@@ -37,6 +37,22 @@ def test_each_job_is_said_in_the_order_of_names(site: Site) -> None:
     assert sweeps.sweep(site) == []
 
 
+def test_the_rest_of_what_was_being_deleted_goes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = site.jobs / ".removed-5-a1b2c3"
+    (rest / "images" / "1").mkdir(parents=True)
+    assert sweeps._one(site, rest) == "job 5: the rest of it removed"
+    assert not rest.exists()
+
+    def gone(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    rest.mkdir()
+    monkeypatch.setattr(sweeps.files, "remove", gone)
+    assert sweeps._one(site, rest) == "", "its session has done it"
+
+
 @pytest.mark.parametrize(
     "script", ["echo Slurmctld is DOWN", "echo Slurmctld is UP; exit 1", "echo UP"]
 )
