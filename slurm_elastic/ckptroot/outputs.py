@@ -17,6 +17,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_elastic.ckptroot import files
@@ -65,6 +66,10 @@ def give_back(
         file = _open(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller)
         try:
             found = os.fstat(file).st_size
+            if kept is not None and one.appends and not _begins_as(file, kept, one.size):
+                aside = _shorten(file, replace(one, size=0), caller, number, lose=False)
+                done.append(f"{one.path}: {found} bytes that are not its own{aside}")
+                found = 0
             if found < one.size and kept is not None:
                 _fill(file, kept, one.size, caller)
                 done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
@@ -201,14 +206,32 @@ def _given_back(file: int, kept: Path) -> bool:
         return False
     try:
         size = os.fstat(file).st_size
-        same = size <= os.fstat(source).st_size and all(
-            os.pread(file, stop - at, at) == os.pread(source, stop - at, at)
-            for one in (file, source)
-            for at, stop in files.pieces(one, 0, size)
-        )
+        same = size <= os.fstat(source).st_size and _same(file, source, size)
         return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
     finally:
         os.close(source)
+
+
+def _begins_as(file: int, kept: Path, size: int) -> bool:
+    """Whether the file has the first ``size`` bytes of the copy, as far as it goes. A step that
+    begins may write into it before its job's output is given back.
+    """
+    try:
+        source = files.opened(kept, owners=(0,))
+    except FileNotFoundError:
+        return True
+    try:
+        return _same(file, source, min(size, os.fstat(file).st_size))
+    finally:
+        os.close(source)
+
+
+def _same(one: int, other: int, size: int) -> bool:
+    return all(
+        os.pread(one, stop - at, at) == os.pread(other, stop - at, at)
+        for file in (one, other)
+        for at, stop in files.pieces(file, 0, size)
+    )
 
 
 def _extend(kept: Path, source: int, size: int, most: int) -> int:

@@ -57,6 +57,24 @@ def test_a_truncated_output_comes_back(place: Path) -> None:
     assert Path(out).read_bytes() == b"one\ntwo\n"
 
 
+@pytest.mark.parametrize("there", ["told\n", "told twice\n", "told that it goes on elsewhere\n"])
+def test_what_a_step_has_said_before_takes_no_line_of_the_jobs_place(
+    place: Path, there: str
+) -> None:
+    """Shorter than the output at the image, as long, and longer."""
+    out = write(place / "home" / "out", b"one\ntwo\ntri")
+    outputs.keep(place / "keep", [out], {out: 11}, CALLER, PLENTY)
+    write(place / "home" / "out", there.encode())
+    said = back(place, [out], {out: 11})
+    aside = f"{out}.cut-7-3"
+    assert said == [
+        f"{out}: {len(there)} bytes that are not its own, what was there is in {aside}",
+        f"{out}: 11 bytes given back, 0 were there",
+    ]
+    assert Path(out).read_bytes() == b"one\ntwo\ntri"
+    assert Path(aside).read_text() == there
+
+
 def test_only_what_is_new_is_copied(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
