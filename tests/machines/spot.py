@@ -1,5 +1,5 @@
 """A spot machine of EC2 is taken, and its job goes on on another one's kernel; homes and images are on
-the head's NFS. ``test_spot.py`` runs this on a head of Debian trixie, by ``trixie``.
+the head's NFS. ``test_trixie_head.py`` runs this on a head of Debian trixie, by ``trixie``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""``spot.py`` on a head of Debian trixie, whose machines' image has CRIU, that release's Slurm, and the
-head's homes by NFS.
+"""``spot.py`` and ``tunnel.py`` on a head of Debian trixie, whose machines' image has CRIU, that
+release's Slurm, and the head's homes by NFS.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.image import label
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
 from tests.machines.spot import IMAGE
+from tests.netns import INSIDE
 
 pytestmark = [pytest.mark.machines, pytest.mark.e2e, pytest.mark.timeout(10000)]
 
@@ -23,6 +25,7 @@ debian: trixie
 slurm: "24.11"
 criu: true
 files: FILES
+packages: [wireguard-tools]
 run:
   - useradd -u 2000 -M -s /bin/bash alice
   - chmod 400 /etc/slurm-elastic/ckpt.key
@@ -31,8 +34,11 @@ run:
 mounts:
   - "HEAD:/home /home nfs4 _netdev 0 0"
   - "HEAD:/shared /shared nfs4 _netdev 0 0"
+  - "INSIDE:/home /far nfs4 _netdev,noauto,x-systemd.automount,x-systemd.mount-timeout=5min 0 0"
 """
-"""As docs/data.md has it; alice is a user of that head. Without KVM there is no time for some units."""
+"""As docs/data.md has it, without and with a tunnel; alice is a user of that head. Without KVM there
+is no time for some units.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +51,18 @@ def saving_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (etc / "ckpt.key").write_bytes(secrets.token_bytes(64))
     recipe, made = place / "recipe.yaml", place / "images" / "compute.qcow2"
     made.parent.mkdir()
-    recipe.write_text(RECIPE.replace("FILES", str(place / "files")).replace("HEAD", HEAD))
+    words = {"FILES": str(place / "files"), "HEAD": HEAD, "INSIDE": INSIDE}
+    recipe.write_text(re.sub("[A-Z]{4,}", lambda found: words[found[0]], RECIPE))
     assert main(["image", "build", "--recipe", str(recipe), str(made)]) == 0
     assert "criu-4." in label.read(made).software
     return made
 
 
-def test_a_plain_job_outlives_its_spot_machine(saving_image: Path) -> None:
+@pytest.mark.parametrize("what", ["spot", "tunnel"])
+def test_on_virtual_machines_of_a_head_of_trixie(what: str, saving_image: Path) -> None:
     done = subprocess.run(
         [HERE / "trixie", saving_image.parent, "env", f"{IMAGE}={saving_image}", "pytest", "-v",
-         "-p", "no:cacheprovider", "tests/machines/spot.py"],
+         "-p", "no:cacheprovider", f"tests/machines/{what}.py"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False,
     )  # fmt: skip
