@@ -65,6 +65,7 @@ class Program:
     packages: tuple[str, ...] = ()
     prepare: str = ""
     check: tuple[str, ...] = ()
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def programs(path: Path = HERE / "programs.toml") -> tuple[Program, ...]:
             packages=tuple(entry.get("packages", ())),
             prepare=entry.get("prepare", ""),
             check=tuple(entry.get("check", ())),
+            comment=entry.get("comment", ""),
         )
         for name, entry in data.items()
     )
@@ -199,7 +201,7 @@ class Lane:
         if shown["JobState"] != "COMPLETED":
             raise _Over(Outcome.BROKEN, f"by itself: {_last(alone / 'out')}")
         seconds = _seconds(shown["RunTime"])
-        job = self._submit(program, moved, "ckpt=criu")
+        job = self._submit(program, moved, ",".join(filter(None, ("ckpt=criu", program.comment))))
         refused = self._probe(job)
         if not refused:
             self._interrupt(job, seconds, chance)
