@@ -155,14 +155,6 @@ class MatrixWorld(ServedWorld):
         with self.memory() as state:
             return state.unsavable().get(job)
 
-    def launcher_said(self, job: int) -> list[str]:
-        """The lines of the job's launchers in the nodes' syslogs."""
-        lines = itertools.chain.from_iterable(
-            path.read_text(errors="replace").splitlines()
-            for path in sorted((self.shared / "log").glob("*.syslog"))
-        )
-        return [line.partition(f" job {job}: ")[2] for line in lines if f" job {job}: " in line]
-
 
 class _Over(Exception):  # noqa: N818 - read as a word
     """The program's fate is known."""
