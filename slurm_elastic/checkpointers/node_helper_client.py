@@ -82,6 +82,7 @@ class _Request(Struct, frozen=True, kw_only=True):
     verb: str
     stop: bool = False
     within: float = 0.0
+    tcp: str = ""
 
 
 class _Manifest(Struct, frozen=True, kw_only=True):
@@ -121,7 +122,10 @@ class LaunchedCheckpointer:
         within = deadline - self._clock() - MARGIN
         if within <= 0:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
-        asked = _Request(id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within)
+        asked = _Request(
+            id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within,
+            tcp=run.options.get("tcp", ""),
+        )  # fmt: skip
         try:
             answer = self._ask(run, asked, deadline)
         except _NoAnswerError:

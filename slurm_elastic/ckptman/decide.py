@@ -11,13 +11,15 @@ from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Never, Situation, joint_mtti
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Never, OnNotice, Situation, joint_mtti
 from slurm_elastic.policies.threat import CERTAIN, PLANNED, Answer, Cause, Threat, due, notices
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
 PROBED = ("criu", "dmtcp", "fake")
 """Methods that save a program that knows nothing of it."""
+LEAST_TRIED = 5.0
+"""Seconds in which a save is tried whose time nobody has measured yet."""
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
@@ -173,6 +175,19 @@ def dump_seconds(snapshot: Snapshot, job: int) -> float:
     return snapshot.saves.get(job, snapshot.expected)
 
 
+def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
+    """What is only guessed of a first save says when it is to begin, and not that it is of no use
+    to try: a job that was never saved has nothing to go on from. So it is taken to fit as long as
+    there are some seconds for it.
+    """
+    dump = dump_seconds(snapshot, job)
+    ends = [threat.until for threat in threats if threat.until is not None]
+    if job in snapshot.saves or not ends:
+        return dump
+    left = min(ends) - snapshot.now - max(snapshot.slack, OnNotice().slack)
+    return min(dump, max(left, LEAST_TRIED))
+
+
 def _situations(
     snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan, threats: Sequence[Threat]
 ) -> Iterable[Situation]:
@@ -198,7 +213,7 @@ def _situations(
             started=job.start,
             last=last.taken if last else None,
             cost=last.seconds if last else 0.0,
-            dump=dump_seconds(snapshot, job.id),
+            dump=_dump(snapshot, job.id, threats),
             prices=snapshot.prices.get(offer, ()),
             bid=snapshot.bid,
             notices=notices(standing, snapshot.now),

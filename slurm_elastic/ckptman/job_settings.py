@@ -9,7 +9,14 @@ from functools import cache
 
 from msgspec import Struct, field
 
-from slurm_elastic.config.checkpoint import METHODS, SCOPES, CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.checkpoint import (
+    CLOSE,
+    CONNECTIONS,
+    METHODS,
+    SCOPES,
+    CheckpointSettings,
+    PoolCheckpoint,
+)
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
 from slurm_elastic.policies.checkpoint import (
     AnyPolicy,
@@ -25,6 +32,8 @@ MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
 LIMIT = "limit"
 """The word of a comment by which a job asks to go on after its time limit; limit=3: three times."""
+TCP = "tcp"
+"""The word of a comment that says what becomes of TCP connections; of a run's options: close."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
 _SIGNAL_CHECKS = {
@@ -69,6 +78,8 @@ def resolve(
     saved = options.get("saved", settings.signal.saved)
     ends = method == "signal" and saved.partition(":")[0] == "exit"
     asked = options.pop(LIMIT, None)
+    if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:
+        options = {**options, TCP: CLOSE}
     rule = at_limit_of(pool.at_limit or settings.at_limit)
     return CheckpointPlan(
         method=method,
@@ -120,6 +131,8 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
         options[key] = value
     if method == "signal":
         _check_signal({key: value for key, value in options.items() if key != LIMIT})
+    if method == "criu" and options.get(TCP, CLOSE) not in CONNECTIONS:
+        raise ValueError(f"{TCP}={options[TCP]}: expected one of {', '.join(CONNECTIONS)}")
     return method, options
 
 

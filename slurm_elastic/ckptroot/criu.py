@@ -38,7 +38,8 @@ _LOG = 16 << 20
 _KNOWN_KERNEL = Path("/run/criu.kdat")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
-# Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
+_CLOSES = ("--tcp-close", "--skip-in-flight")
+"""Only where that is asked for: a job with a connection is refused else, and goes on with it."""
 _BOTH = (
     "--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "--file-locks",
     "--ghost-limit", "256M", "-v2",
@@ -91,6 +92,7 @@ class Criu:
         command = [
             *restorer(self._identity, groups), self._site.criu, "restore", "--unprivileged",
             "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
+            *(() if manifest.closed is None else _CLOSES),
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
         keeper.send(self._way, {"do": "restore", **order})
@@ -116,7 +118,11 @@ class Criu:
         found = inventory.locked_files(self._tasks())
         return {path: state for path, state in found.items() if not self._baggage.holds(path)}
 
-    def dump(self, image: Path, within: float, most: int) -> dict[str, int]:
+    def connections(self) -> list[str]:
+        """The far ends of the job's TCP connections."""
+        return inventory.connections(self._tasks())
+
+    def dump(self, image: Path, within: float, most: int, closes: bool = False) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 
         What they have open for writing, with sizes. Refused: they go on as if nothing had been.
@@ -131,6 +137,7 @@ class Criu:
             f"--pid=/proc/self/fd/{self._processes}", "--", *self._rights(),
             self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
             "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
+            *(_CLOSES if closes else ()),
         ]  # fmt: skip
         done, over = dumping.run(command, (self._mounts, self._processes), image, most)
         if done != 0 and over:

@@ -87,7 +87,11 @@ class Dmtcp:
         """DMTCP saves no locks."""
         return {}
 
-    def dump(self, _image: Path, within: float, _most: int, /) -> dict[str, int]:
+    def connections(self) -> list[str]:
+        """DMTCP says nothing of them."""
+        return []
+
+    def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
         """Save into the user's directory. Refused: they go on."""
         self._discard()
         try:

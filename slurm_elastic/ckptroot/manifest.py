@@ -31,7 +31,8 @@ MOST = sys.maxsize
 class Manifest:
     """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
     writing; ``locked``: path to the state of what it kept locked (``inventory.State``). ``pid`` is
-    the first process's in its namespace, 0 where there is none.
+    the first process's in its namespace, 0 where there is none. ``closed`` are the far ends of the
+    TCP connections that are closed in the image; None where it can have none.
     """
 
     cluster: str
@@ -50,6 +51,7 @@ class Manifest:
     files: dict[str, tuple[int, str]]
     writing: dict[str, int]
     locked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    closed: list[str] | None = None
 
     @property
     def size(self) -> int:
@@ -60,6 +62,8 @@ class Manifest:
 def seal(manifest: Manifest, key: bytes) -> bytes:
     """The manifest as text, with its seal."""
     values = asdict(manifest)
+    if manifest.closed is None:  # nodes of before read it, too
+        del values["closed"]
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 
 

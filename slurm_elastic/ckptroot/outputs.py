@@ -4,9 +4,9 @@ slurmstepd truncates a job's output file at each start, before the script runs (
 JobFileAppend). So after each image what the outputs have gained is added to copies of root's, and a
 later run gets them back into its fresh file, whose inode slurmstepd keeps open. All files that the
 job had open for writing are cut back to their length at the image: what was written after it will
-be written again. What others may have appended meanwhile is kept beside the file. (CRIU takes files
-that a job can only append to as they are, whatever their length: should_check_size in
-criu/files-reg.c. Those are not cut.)
+be written again. What others may have appended meanwhile, or have written into a fresh file before
+the job's own is back, is kept beside it. (CRIU takes files that a job can only append to as they
+are, whatever their length: should_check_size in criu/files-reg.c. Those are not cut.)
 
 Everything that is done to a file of the user's is done with his rights on files only.
 """
@@ -17,7 +17,6 @@ import contextlib
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from slurm_elastic.ckptroot import files
@@ -25,6 +24,9 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused
+
+_END = 1 << 20
+"""Bytes of a file's end by which it is told from another."""
 
 
 def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
@@ -66,10 +68,10 @@ def give_back(
         file = _open(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller)
         try:
             found = os.fstat(file).st_size
-            if kept is not None and one.appends and not _begins_as(file, kept, one.size):
-                aside = _shorten(file, replace(one, size=0), caller, number, lose=False)
-                done.append(f"{one.path}: {found} bytes that are not its own{aside}")
-                found = 0
+            if kept is not None and found and not _is_ours(file, kept, min(found, one.size)):
+                aside = _aside(file, OpenFile(one.path, 0), caller, number)
+                done.append(f"{one.path}: {found} bytes of others in its place{aside}")
+                found = os.fstat(file).st_size
             if found < one.size and kept is not None:
                 _fill(file, kept, one.size, caller)
                 done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
@@ -206,32 +208,30 @@ def _given_back(file: int, kept: Path) -> bool:
         return False
     try:
         size = os.fstat(file).st_size
-        same = size <= os.fstat(source).st_size and _same(file, source, size)
+        same = size <= os.fstat(source).st_size and all(
+            os.pread(file, stop - at, at) == os.pread(source, stop - at, at)
+            for one in (file, source)
+            for at, stop in files.pieces(one, 0, size)
+        )
         return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
     finally:
         os.close(source)
 
 
-def _begins_as(file: int, kept: Path, size: int) -> bool:
-    """Whether the file has the first ``size`` bytes of the copy, as far as it goes. A step that
-    begins may write into it before its job's output is given back.
+def _is_ours(file: int, kept: Path, size: int) -> bool:
+    """Whether the file's first bytes are the job's own, by the last ones of them. slurmstepd's word
+    of what became of the job, or another job's line, may be sooner in an emptied file than we.
     """
     try:
         source = files.opened(kept, owners=(0,))
     except FileNotFoundError:
-        return True
+        return True  # nothing is known of it
     try:
-        return _same(file, source, min(size, os.fstat(file).st_size))
+        size = min(size, os.fstat(source).st_size)
+        start = max(size - _END, 0)
+        return os.pread(file, size - start, start) == os.pread(source, size - start, start)
     finally:
         os.close(source)
-
-
-def _same(one: int, other: int, size: int) -> bool:
-    return all(
-        os.pread(one, stop - at, at) == os.pread(other, stop - at, at)
-        for file in (one, other)
-        for at, stop in files.pieces(file, 0, size)
-    )
 
 
 def _extend(kept: Path, source: int, size: int, most: int) -> int:

@@ -66,9 +66,13 @@ class Method(Protocol):
     def locked(self) -> dict[str, State]:
         """After a dump: the files that the tasks keep locked, as they are."""
 
-    def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
+    def connections(self) -> list[str]:
+        """After a dump: the far ends of the TCP connections that the tasks have."""
+
+    def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         """Save, into files of at most that many bytes; sizes of files open for writing. Then
-        ``gather``, and ``go_on`` or ``stop``. Refused: unharmed.
+        ``gather``, and ``go_on`` or ``stop``. Refused: unharmed. ``closes``: TCP connections are
+        closed in the image, and not where the tasks run on.
         """
 
     def gather(self, image: Path, most: int, /) -> None:
@@ -196,6 +200,8 @@ class Session:
         self._origin = (manifest.number, self._origin[1])
         seconds = time.monotonic() - begun
         self._say(f"goes on from image {image.name} on {self._node}, restored in {seconds:.3f} s")
+        if manifest.closed:
+            self._say(f"its connections are closed: {', '.join(manifest.closed)}")
 
     def _not_used(self, image: Path, error: Exception) -> None:
         """The head is told of the newest one alone: it is what the run was to go on from."""
@@ -282,7 +288,7 @@ class Session:
     def _carry_out(self, request: Request) -> tuple[str, int]:
         match request.verb:
             case "checkpoint":
-                return self._checkpoint(request.stop, request.within)
+                return self._checkpoint(request)
             case "release":
                 if self._held_until is not None:
                     self._release()
@@ -297,8 +303,9 @@ class Session:
         if not self._bring_back():
             raise Refused("no image could be brought back")
 
-    def _checkpoint(self, stop: bool, within: float) -> tuple[str, int]:
+    def _checkpoint(self, request: Request) -> tuple[str, int]:
         """Save the job. Refused, and the job goes on, wherever that is not possible in time."""
+        stop, within = request.stop, request.within
         if self._held_until is not None:
             newest = self._store.images()
             if stop and newest:
@@ -308,9 +315,9 @@ class Session:
         dumped = False
         try:
             room = self._quota.room(self._method.need() + self._new_output()).size
-            writing = self._method.dump(image, within, room)
+            writing = self._method.dump(image, within, room, request.closes)
             dumped = True
-            manifest = self._complete(image, writing, begun, room)
+            manifest = self._complete(image, writing, begun, room, request.closes)
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
@@ -370,7 +377,9 @@ class Session:
         """Bytes of data that the copies of the outputs lack."""
         return outputs.new(self._keep, self._meta.outputs, self._caller)
 
-    def _complete(self, image: Path, writing: dict[str, int], begun: float, room: int) -> Manifest:
+    def _complete(
+        self, image: Path, writing: dict[str, int], begun: float, room: int, closes: bool
+    ) -> Manifest:
         """All that belongs to an image, on disk: at most ``room`` bytes. Holes count where it is
         read: they take no room, but whoever verifies the image reads them.
         """
@@ -399,6 +408,7 @@ class Session:
             files=manifests.digests(image, most),
             writing=sizes,
             locked=self._method.locked(),
+            closed=self._method.connections() if closes else None,
             seconds=time.monotonic() - begun,
         )
 

@@ -56,12 +56,15 @@ class Meta:
 
 @dataclass(frozen=True)
 class Request:
-    """A request of the head: ``verb`` checkpoint, release or remove; ``within`` seconds."""
+    """A request of the head: ``verb`` checkpoint, release or remove; ``within`` seconds;
+    ``closes``: TCP connections are closed in the image.
+    """
 
     id: str
     verb: str
     stop: bool = False
     within: float = 0.0
+    closes: bool = False
 
 
 class Taken(Refused):
@@ -160,6 +163,7 @@ class Store:
                 verb=str(values["verb"]),
                 stop=bool(values.get("stop", False)),
                 within=float(values.get("within", 0.0)),
+                closes=values.get("tcp") == "close",
             )
         except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError):
             return None

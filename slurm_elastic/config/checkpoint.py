@@ -13,6 +13,10 @@ METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
 SCOPES = ("batch", "full")
 UNSAVABLE = tuple(Unsavable)
+KEEP, CLOSE = CONNECTIONS = ("keep", "close")
+"""What becomes of TCP connections, by method ``criu``: a job that has one is not saved, or goes on
+elsewhere with its connections closed.
+"""
 PRICE_SOURCES = ("none", "ec2", "file")
 
 
@@ -89,7 +93,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     ``at_limit`` is text as ``policies.checkpoint.parse_at_limit`` reads it: which jobs go on with a
     new time limit. ``probe``: seconds after its start at which a job is saved once to see whether
     that works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
-    ``on_demand``.
+    ``on_demand``. ``tcp``: ``keep`` (a job with an open connection is not saved) or ``close``.
     """
 
     policy: str = "first_of(on_notice, daly)"
@@ -97,6 +101,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     at_limit: OrNone = "on_request"
     probe: Seconds = 60.0
     unsavable: str = "warn"
+    tcp: str = KEEP
     directory: str | None = None
     keep: Count = 2
     parallel: Count = 32
@@ -117,3 +122,4 @@ class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     method: OrNone | None = None
     at_limit: OrNone | None = None
     unsavable: str | None = None
+    tcp: str | None = None

@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from slurm_elastic.config import DEFAULT_STATE
 from slurm_elastic.config.checkpoint import (
+    CONNECTIONS,
     METHODS,
     PRICE_SOURCES,
     SCOPES,
@@ -47,6 +48,8 @@ def _words(draft: Draft) -> None:
         _choice(draft, at, method, METHODS)
     for at, word in _each(draft, "unsavable"):
         _choice(draft, at, word, UNSAVABLE)
+    for at, word in _each(draft, "tcp"):
+        _choice(draft, at, word, CONNECTIONS)
     _choice(draft, (SECTION, "signal", "scope"), _text(draft, "signal", "scope"), SCOPES)
     _choice(draft, (SECTION, "prices", "source"), _text(draft, "prices", "source"), PRICE_SOURCES)
     for key in ("signal", "stop_signal"):

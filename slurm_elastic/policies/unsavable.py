@@ -45,7 +45,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"ghost file|ghost-limit", "it has a large file open that was deleted",
      "keep the file, or write it in the job's directory"),
     (r"[Cc]onnected TCP|TCP socket|tcp-established|in-flight",
-     "it has a network connection open", "close it while the job computes, or " + _OWN),
+     "it has a network connection open",
+     "close it while the job computes, let it be closed by a move, if the program connects anew"
+     " (--comment=ckpt=criu,tcp=close), or " + _OWN),
     (r"runs a terminal", "it runs in script(1) or the like, which a save would end",
      "write its output to a file"),
     (r"1:16 opt", "it has a network socket open, which its node's CRIU cannot save on that kernel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +105,26 @@ def test_the_jobs_word_comes_before_the_pools_and_that_before_the_sites() -> Non
     assert not resolve("ckpt=signal", "", pool, line).move_only
 
 
+@pytest.mark.parametrize(
+    ("comment", "pool", "site", "closes"),
+    [
+        ("ckpt=criu", None, "keep", False),
+        ("ckpt=criu", None, "close", True),
+        ("ckpt=criu", "keep", "close", False),
+        ("ckpt=criu", "close", "keep", True),
+        ("ckpt=criu,tcp=close", "keep", "keep", True),
+        ("ckpt=criu,limit,tcp=keep", "close", "close", False),
+        ("ckpt=dmtcp", "close", "close", False),
+        ("", "close", "keep", False),
+    ],
+)
+def test_connections_are_closed_by_the_word_that_is_nearest_to_the_job(
+    comment: str, pool: str | None, site: str, closes: bool
+) -> None:
+    found = resolve(comment, "", PoolCheckpoint(tcp=pool), CheckpointSettings(tcp=site))
+    assert found.options == ({"tcp": "close"} if closes else {})
+
+
 def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
     site = CheckpointSettings(method="fake")
     for comment, why in {
@@ -114,6 +135,8 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
         "ckpt=signal,saved=file:/etc/passwd": "saved=file:/etc/passwd: expected exit",
         "ckpt=signal,saved=file:../x": "saved=file:../x: expected exit",
         "ckpt=signal,sign=x": "sign: expected one of signal",
+        "ckpt=criu,tcp=shut": "tcp=shut: expected one of keep, close",
+        "ckpt=criu,tcp": "'tcp' is no KEY=VALUE",
     }.items():
         choice = resolve(comment, "", PoolCheckpoint(), site)
         assert choice.method == "none"

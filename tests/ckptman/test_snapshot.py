@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.decide import gather
+from slurm_elastic.ckptman.decide import gather, plans
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of
 from slurm_elastic.ckptman.see import Snapshot, mean_times
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.checkpoint import DEFAULT_MTTI
+from slurm_elastic.policies.threat import Answer, Cause, Threat
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
@@ -46,6 +47,38 @@ def test_a_job_is_interrupted_as_often_as_all_of_its_machines_together() -> None
     assert known[offer] == 16 * HOUR + DEFAULT_MTTI, "of one machine"
     assert mtti(nodes[:1], small, known) == pytest.approx(known[offer])
     assert mtti(nodes, small, known) == pytest.approx(known[offer] / 16)
+
+
+@pytest.mark.parametrize(
+    ("left", "known", "dump"),
+    [
+        (None, {}, 60.0),
+        (200.0, {}, 60.0),
+        (52.0, {}, 27.0),
+        (52.0, {7: 40.0}, 40.0),
+        (31.0, {}, 6.0),
+        (29.0, {}, 5.0),
+        (-5.0, {}, 5.0),
+    ],
+)
+def test_a_first_save_is_tried_in_the_time_that_there_is(
+    left: float | None, known: dict[int, float], dump: float
+) -> None:
+    """A guess says when it is to begin; a job that was never saved has nothing else."""
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",), start=NOW - HOUR)
+    until = None if left is None else NOW + left
+    notice = Threat(
+        what="n1", cause=Cause.RECLAIM, answer=Answer.MOVE, why="x", since=NOW, until=until
+    )
+    world = Snapshot(
+        now=NOW, jobs={7: job}, machines={}, machine_of={}, threats={"n1": (notice,)}, images={},
+        mtti={}, choices={7: CheckpointPlan(method="fake", policy=policy_of("on_notice"))},
+        saves=known, expected=60.0, slack=25.0,
+    )  # fmt: skip
+    (facts,) = gather(world)
+    assert [situation.dump for situation in facts.situations] == [dump]
+    (plan,) = plans([facts], 25.0)
+    assert plan.saves is (left is None or left >= dump + 25.0)
 
 
 def test_machines_of_several_offers_and_one_that_nothing_is_known_of() -> None:

@@ -181,7 +181,7 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     monkeypatch.setattr(criu.images, "show", shown.append)
     monkeypatch.setattr(criu, "restorer", lambda identity, groups: [identity.uid, groups])
     bed.answers, bed.waits = [{"pid": 1001}], []
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001))
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
     assert (shown, bed.method.pid, bed.waits) == ([tmp_path / "1"], 1001, [3600.0])
     (order,) = bed.done
     assert isinstance(order, dict)
@@ -198,7 +198,20 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     )
     bed.answers = [{"failed": "criu restore: exit 1"}]
     with pytest.raises(Refused, match=r"^criu restore: exit 1: \(files-reg.c:9\): Can't open$"):
-        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001))
+        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
+
+
+@pytest.mark.parametrize("closed", [[], ["10.1.2.3:80"]])
+def test_connections_are_closed_in_a_restore_where_they_were_in_the_save(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: list[str]
+) -> None:
+    monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
+    monkeypatch.setattr(criu.images, "show", lambda image: None)
+    bed.answers = [{"pid": 1001}, {"pid": 1001}]
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=closed))
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
+    commands = [order["command"] for order in bed.done if isinstance(order, dict)]
+    assert [command.count("--tcp-close") for command in commands] == [1, 0]
 
 
 def test_no_more_of_an_error_is_told_than_a_line_takes(tmp_path: Path) -> None:
@@ -266,7 +279,16 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
     ]  # fmt: skip
     assert command[5:9] == [f"{tmp_path}/criu", "dump", "-t", "1001"]
     assert "--leave-stopped" in command
+    assert not {"--tcp-close", "--tcp-established", "--skip-in-flight"} & set(command)
     assert bed.done == ["check"]
+
+
+def test_connections_are_closed_in_a_save_that_is_asked_to(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB, True)
+    ((command, *_),) = saved
+    assert {"--tcp-close", "--skip-in-flight"} <= set(command)
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])

@@ -130,25 +130,25 @@ TO_IT = ["/opt/dmtcp_command", "--coord-host", "127.0.0.1", "--coord-port", "777
 class TestCommands:
     def test_a_save_goes_into_a_fresh_directory_of_the_users(self, commands: Commands) -> None:
         saved = commands.save("of-before.dmtcp")
-        assert commands.method.dump(commands.home, 60.0, 1) == {}
+        assert commands.method.dump(commands.home, 60.0, 1, False) == {}
         assert commands.asked == [(60.0, [*TO_IT, "--ckptdir", str(saved), "--bcheckpoint"])]
         assert list(saved.iterdir()) == []
         assert (saved.stat().st_uid, saved.stat().st_mode & 0o777) == (USER, 0o700)
 
     def test_a_short_deadline_leaves_a_command_a_second(self, commands: Commands) -> None:
-        commands.method.dump(commands.home, 0.1, 1)
+        commands.method.dump(commands.home, 0.1, 1, False)
         assert commands.asked[0][0] == 1.0
 
     def test_a_save_that_fails_says_so_and_leaves_nothing(self, commands: Commands) -> None:
         commands.answer = (2, "  no " + "x" * 300)
         with pytest.raises(Refused, match=r"^dmtcp_command: exit 2: no x{197}$"):
-            commands.method.dump(commands.home, 60.0, 1)
+            commands.method.dump(commands.home, 60.0, 1, False)
         assert list(commands.user.iterdir()) == [commands.port]
 
     def test_where_no_directory_can_be_made_is_refused(self, commands: Commands) -> None:
         commands.user.chmod(0o555)
         with pytest.raises(Refused, match=r"slurm-elastic-7.ckpt: Permission denied"):
-            commands.method.dump(commands.home, 60.0, 1)
+            commands.method.dump(commands.home, 60.0, 1, False)
 
     def test_all_that_was_saved_becomes_roots_and_is_gone_there(self, commands: Commands) -> None:
         saved = commands.save("a.dmtcp", "b.dmtcp", "notes")

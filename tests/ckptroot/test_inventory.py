@@ -133,6 +133,28 @@ def test_only_locked_files_are_told_with_inode_size_and_time(tmp_path: Path) -> 
         assert not other.closed
 
 
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_the_far_ends_of_connections_are_told_and_not_who_listens(
+    family: socket.AddressFamily, address: str
+) -> None:
+    shown = f"[{address}]" if family == socket.AF_INET6 else address
+    mine = [1 << 30, os.getpid()]
+    before = set(inventory.connections(mine))
+    with socket.socket(family) as server, socket.socket(family) as client:
+        server.bind((address, 0))
+        server.listen()
+        assert set(inventory.connections(mine)) == before
+        port = server.getsockname()[1]
+        client.connect((address, port))
+        assert set(inventory.connections(mine)) - before == {f"{shown}:{port}"}
+        with server.accept()[0]:
+            back = f"{shown}:{client.getsockname()[1]}"
+            assert set(inventory.connections(mine)) - before == {f"{shown}:{port}", back}
+    assert set(inventory.connections(mine)) == before
+
+
 def test_a_socket_of_a_task_is_no_file_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

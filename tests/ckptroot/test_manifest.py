@@ -40,6 +40,15 @@ def test_what_was_sealed_is_read_back(image: Path) -> None:
     manifests.compare(image, found)
 
 
+def test_an_image_without_closed_connections_is_one_that_nodes_of_before_can_read(
+    image: Path,
+) -> None:
+    assert "closed" not in json.loads((image / manifests.NAME).read_text())
+    closing = replace(of(image), closed=["10.1.2.3:80"])
+    (image / manifests.NAME).write_bytes(manifests.seal(closing, KEY))
+    assert manifests.read(image, KEY) == closing
+
+
 def change(image: Path, **values: object) -> None:
     path = image / manifests.NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | values))

@@ -57,24 +57,6 @@ def test_a_truncated_output_comes_back(place: Path) -> None:
     assert Path(out).read_bytes() == b"one\ntwo\n"
 
 
-@pytest.mark.parametrize("there", ["told\n", "told twice\n", "told that it goes on elsewhere\n"])
-def test_what_a_step_has_said_before_takes_no_line_of_the_jobs_place(
-    place: Path, there: str
-) -> None:
-    """Shorter than the output at the image, as long, and longer."""
-    out = write(place / "home" / "out", b"one\ntwo\ntri")
-    outputs.keep(place / "keep", [out], {out: 11}, CALLER, PLENTY)
-    write(place / "home" / "out", there.encode())
-    said = back(place, [out], {out: 11})
-    aside = f"{out}.cut-7-3"
-    assert said == [
-        f"{out}: {len(there)} bytes that are not its own, what was there is in {aside}",
-        f"{out}: 11 bytes given back, 0 were there",
-    ]
-    assert Path(out).read_bytes() == b"one\ntwo\ntri"
-    assert Path(aside).read_text() == there
-
-
 def test_only_what_is_new_is_copied(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
@@ -167,9 +149,38 @@ def test_what_stands_in_a_files_holes_is_gone_when_it_is_given_back(place: Path)
     size = (1 << 20) + 3
     outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)
     assert (place / "keep" / "0").stat().st_blocks * 512 < 1 << 19
-    write(place / "home" / "out", b"a line of the launcher's\n")
+    write(place / "home" / "out", b"a line of another job's\n")
     back(place, [out], {out: size})
     assert Path(out).read_bytes() == bytes(1 << 20) + b"end"
+    assert Path(f"{out}.cut-7-3").read_bytes() == b"a line of another job's\n"
+
+
+@pytest.mark.parametrize("appends", [True, False])
+@pytest.mark.parametrize(
+    "other", [b"w", b"slurmst", b"slurmstepd: it goes on", b"one\ntwo!and more"]
+)
+def test_what_others_wrote_into_an_emptied_output_is_not_taken_for_the_jobs_own(
+    place: Path, other: bytes, appends: bool
+) -> None:
+    """On a busy machine slurmstepd says what became of the job before its launcher is so far."""
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
+    write(place / "home" / "out", other)
+    said = back(place, [out], {out: 8}, appends=appends)
+    assert Path(out).read_bytes() == b"one\ntwo\n"
+    assert Path(f"{out}.cut-7-3").read_bytes() == other
+    assert said == [
+        f"{out}: {len(other)} bytes of others in its place, what was there is in {out}.cut-7-3",
+        f"{out}: 8 bytes given back, 0 were there",
+    ]
+
+
+def test_an_output_that_is_longer_than_its_copy_is_the_jobs_own(place: Path) -> None:
+    """No copy of its end could be made: nothing is taken from it for that."""
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
+    assert back(place, [out], {out: 8}) == []
+    assert Path(out).read_bytes() == b"one\ntwo\n"
 
 
 def test_a_copy_that_is_too_short_is_refused(place: Path) -> None:

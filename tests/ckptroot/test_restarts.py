@@ -21,7 +21,7 @@ from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.quota import Quota
 from slurm_elastic.ckptroot.session import Session
 from slurm_elastic.ckptroot.site import Amount, Refused, Site
-from slurm_elastic.ckptroot.store import Meta, Store
+from slurm_elastic.ckptroot.store import Meta, Request, Store
 
 pytestmark = ROOT_PART
 USER = 65534
@@ -53,7 +53,10 @@ class Node:
     def need(self) -> int:
         return 6
 
-    def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
+    def connections(self) -> list[str]:
+        return []
+
+    def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         (image / "pages").write_bytes(b"memory")
         return {}
 
@@ -100,7 +103,7 @@ class Job:
             file.write(text)
 
     def save(self) -> None:
-        self.session._checkpoint(stop=False, within=60.0)
+        self.session._checkpoint(Request("a", "checkpoint", within=60.0))
 
 
 @pytest.fixture
@@ -205,7 +208,7 @@ def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> 
 def test_no_room_is_promised_for_the_holes_of_the_last_image(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dump(_: Node, image: Path, within: float, most: int) -> dict[str, int]:
+    def dump(_: Node, image: Path, within: float, most: int, __: bool) -> dict[str, int]:
         (image / "pages").touch()
         os.truncate(image / "pages", 64 << 20)
         return {}
@@ -222,7 +225,7 @@ def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
 ) -> None:
     """CRIU is never ended in the middle: what it took is looked at afterwards."""
 
-    def dump(_: Node, image: Path, within: float, most: int) -> dict[str, int]:
+    def dump(_: Node, image: Path, within: float, most: int, __: bool) -> dict[str, int]:
         (image / "pages").write_bytes(b"x" * (1 << 20))
         return {}
 

@@ -70,7 +70,10 @@ class Node:
     def need(self) -> int:
         return self.size
 
-    def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
+    def connections(self) -> list[str]:
+        return ["10.1.2.3:27000"]
+
+    def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         (image / "pages").write_bytes(self.content)
         self._may_fail("dump")
         return {}
@@ -168,8 +171,10 @@ class Run:
     def said(self) -> list[str]:
         return [line.partition(" ")[2] for line in self.store._lines]
 
-    def save(self, *, stop: bool = False, within: float = 60.0) -> tuple[str, int]:
-        return self.session._checkpoint(stop, within)
+    def save(
+        self, *, stop: bool = False, within: float = 60.0, closes: bool = False
+    ) -> tuple[str, int]:
+        return self.session._checkpoint(Request("a", "checkpoint", stop, within, closes))
 
 
 @pytest.fixture
@@ -218,6 +223,28 @@ def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_
     ]
     assert run.status()["state"] == "running"
     assert run.status()["origin"] == {"image": 1, "why": ""}
+
+
+def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(run: Run) -> None:
+    run.save(closes=True)
+    run.opened().begin()
+    assert run.said() == [
+        "goes on from image 1 on n1, restored in 0.000 s",
+        "its connections are closed: 10.1.2.3:27000",
+    ]
+
+
+def test_of_a_request_to_close_connections_the_method_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(run.node, "dump", lambda *words: asked.append(words[3]) or {})
+    for number, more in enumerate(({}, {"tcp": "close"}, {"tcp": "keep"})):
+        run.request(str(number), "checkpoint", within=60.0, **more)
+        run.session._serve(run.store.request())
+    assert asked == [False, True, False]
+    images = [manifests.read(image, KEY) for image in run.store.images()]
+    assert [one.closed for one in images] == [None, ["10.1.2.3:27000"]]
 
 
 def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> None:

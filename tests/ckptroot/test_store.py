@@ -134,6 +134,9 @@ def test_a_request_says_what_it_wants_and_for_how_long(store: Store) -> None:
         return store.request()
 
     assert request(id=1, verb="release") == Request("1", "release", stop=False, within=0.0)
+    closing = request(id=1, verb="checkpoint", tcp="close")
+    assert closing == Request("1", "checkpoint", closes=True)
+    assert request(id=1, verb="checkpoint", tcp=True) == Request("1", "checkpoint", closes=False)
     wanted = Request("2", "checkpoint", stop=True, within=5.0)
     assert request(id="2", verb="checkpoint", stop=True, within=5) == wanted
     assert Request("1", "release") == Request("1", "release", stop=False, within=0.0)

@@ -112,7 +112,6 @@ class Lane:
     def run(self, jobs: int, seed: int, told: Callable[[Struck], None]) -> list[Struck]:
         """Wave after wave, each of as many jobs as the node has room for."""
         chance = random.Random(f"{seed} {self.cause}")
-        self._prefer()
         found: list[Struck] = []
         while len(found) < jobs:
             some = self._wave(min(self.world.room, jobs - len(found)), chance)
@@ -127,17 +126,19 @@ class Lane:
     def lift(self) -> None:
         """The cause is over."""
 
-    def _prefer(self) -> None:
-        """Jobs begin on the node as long as it takes them."""
-        self.world.slurm("scontrol", "update", f"nodename={self.refuge}", "weight=100")
+    def _refuge(self, *words: str) -> None:
+        """Jobs begin on the node, as the other one takes none until all are there."""
+        self.world.slurm("scontrol", "update", f"nodename={self.refuge}", *words)
 
     def _wave(self, size: int, chance: random.Random) -> list[Struck]:
         world, jobs = self.world, list[int]()
         self._free()
+        self._refuge("state=drain", "reason=later")
         for _ in range(size):
             jobs.append(self._submit(chance))
             time.sleep(chance.uniform(0.0, 2.0))
         self._counting(jobs)
+        self._refuge("state=resume")
         time.sleep(chance.uniform(0.0, 15.0))
         began = time.time()
         self.strike(jobs, chance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import secrets
 from collections.abc import Iterator
@@ -239,9 +240,11 @@ class CriuWorld(ContainerWorld):
             "started": 0.0,
         }  # fmt: skip
 
-    def ask(self, job: int, verb: str) -> dict[str, Any]:
-        """A call of the method as SlurmUser on the head: stop, go, images, release or remove."""
-        run = json.dumps(self.run_of(job))
+    def ask(self, job: int, verb: str, **options: str) -> dict[str, Any]:
+        """A call of the method as SlurmUser on the head: stop, go, images, release or remove; with
+        the job's own options of the method.
+        """
+        run = json.dumps({**self.run_of(job), "options": options})
         words = ["env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1",
                  "/usr/bin/python3", "-c", ASK, run, verb]  # fmt: skip
         found: dict[str, Any] = json.loads(self.head.run(words, user="slurm", timeout=300.0).stdout)
@@ -290,6 +293,14 @@ class CriuWorld(ContainerWorld):
     def resume(self, *nodes: str) -> None:
         for node in nodes:
             self.slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
+    def launcher_said(self, job: int) -> list[str]:
+        """The lines of the job's launchers in the nodes' syslogs."""
+        lines = itertools.chain.from_iterable(
+            path.read_text(errors="replace").splitlines()
+            for path in sorted((self.shared / "log").glob("*.syslog"))
+        )
+        return [line.partition(f" job {job}: ")[2] for line in lines if f" job {job}: " in line]
 
     def directory_of(self, job: int) -> Path:
         """The job's directory of images, as seen from here."""

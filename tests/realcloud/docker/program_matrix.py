@@ -65,6 +65,7 @@ class Program:
     packages: tuple[str, ...] = ()
     prepare: str = ""
     check: tuple[str, ...] = ()
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def programs(path: Path = HERE / "programs.toml") -> tuple[Program, ...]:
             packages=tuple(entry.get("packages", ())),
             prepare=entry.get("prepare", ""),
             check=tuple(entry.get("check", ())),
+            comment=entry.get("comment", ""),
         )
         for name, entry in data.items()
     )
@@ -153,14 +155,6 @@ class MatrixWorld(ServedWorld):
         with self.memory() as state:
             return state.unsavable().get(job)
 
-    def launcher_said(self, job: int) -> list[str]:
-        """The lines of the job's launchers in the nodes' syslogs."""
-        lines = itertools.chain.from_iterable(
-            path.read_text(errors="replace").splitlines()
-            for path in sorted((self.shared / "log").glob("*.syslog"))
-        )
-        return [line.partition(f" job {job}: ")[2] for line in lines if f" job {job}: " in line]
-
 
 class _Over(Exception):  # noqa: N818 - read as a word
     """The program's fate is known."""
@@ -199,7 +193,7 @@ class Lane:
         if shown["JobState"] != "COMPLETED":
             raise _Over(Outcome.BROKEN, f"by itself: {_last(alone / 'out')}")
         seconds = _seconds(shown["RunTime"])
-        job = self._submit(program, moved, "ckpt=criu")
+        job = self._submit(program, moved, ",".join(filter(None, ("ckpt=criu", program.comment))))
         refused = self._probe(job)
         if not refused:
             self._interrupt(job, seconds, chance)
