@@ -126,11 +126,11 @@ boot() {
 
 # Where the network does not come up by the files that there are, the next boot is a whole one.
 online() {
-  tries=60
+  tries=300
   until hostname -I | grep -q '[0-9a-f]'; do
     tries=$((tries - 1))
     [ "$tries" -gt 0 ] || return 1
-    sleep 1
+    sleep 0.2
   done
 }
 

@@ -110,6 +110,12 @@ echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
 check=:
 grep -q '^check=.' "$dir/agent" && check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
+# Keys of an earlier boot are there before munged begins: slurmd waits neither for another one nor for the agent.
+known="@{key_mark}" munge=start
+[ -n "$known" ] || munge=restart
+for mark in $known; do
+  [ -e "$mark" ] || munge=restart
+done
 if [ -d /run/systemd/system ]; then
   drop_in=/run/systemd/system/slurmd.service.d
   mkdir -p "$drop_in"
@@ -123,9 +129,12 @@ if [ -d /run/systemd/system ]; then
   systemctl show --property=DropInPaths --value slurmd.service | grep -q "$drop_in/" ||
     systemctl daemon-reload
   cat >"$dir/start" <<END
-$keys || systemctl restart munge.service || exit
+$keys || systemctl $munge munge.service || exit
 $check && systemctl restart slurmd.service $joined
 END
+  if [ "$munge" = start ] && [ "$check" = : ]; then
+    timeout 60 sh "$dir/start" && : >"$dir/agent.started"
+  fi
   if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
     systemctl --no-block start slurm-elastic-agent.service
   else

@@ -40,6 +40,9 @@ AWS = AwsCloud(
 POOL = PoolSettings(name="pub", cloud="aws", nodes="pub[1-4]", cpus=2, memory=4096)
 
 
+SSH = Ssh(key="/etc/slurm/id")
+
+
 def config(**join: object) -> Config:
     return Config(
         cluster=Cluster(name="site", uuid=UUID),
@@ -348,6 +351,37 @@ def test_a_machine_that_may_be_stopped_is_written_down_once_slurmd_runs(
     last = "systemctl --no-block start slurm-elastic-keep.service"
     assert (ran[-1] == last) is there
     assert "systemctl restart slurmd.service" in ran
+
+
+@pytest.mark.parametrize(
+    ("kept", "settings", "early", "munge"),
+    [
+        (True, {}, True, "start"),
+        (False, {}, False, "restart"),
+        (True, {"check": "true"}, False, "start"),
+        (True, {"ssh": None}, False, "restart"),
+    ],
+)
+def test_slurmd_waits_neither_for_the_agent_nor_for_munge_where_the_key_is_of_an_earlier_boot(
+    tmp_path: Path, kept: bool, settings: dict[str, object], early: bool, munge: str
+) -> None:
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    if kept:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / "munge-key").touch()
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    text = machine.text(**{"ssh": SSH, **settings})
+    subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
+    ran = machine.ran("systemd-run")
+    begun = ["systemctl start munge.service", "systemctl restart slurmd.service"]
+    assert [line for line in ran if line in begun] == (begun if early else [])
+    assert (machine.run / "agent.started").exists() is early
+    if early:
+        (agent,) = (n for n, line in enumerate(ran) if line.startswith("systemd-run"))
+        assert ran.index(begun[-1]) < agent
+    assert f"|| systemctl {munge} munge.service" in (machine.run / "start").read_text()
 
 
 def test_a_slurmd_that_systemd_knows_with_our_drop_in_needs_no_reload(tmp_path: Path) -> None:
