@@ -224,6 +224,8 @@ HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
 """
+TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})
+"""The kinds that are set for a time, and over after it."""
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
-from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Offer
+from slurm_elastic.model import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
 from slurm_elastic.policies.exclusions import after_partial, after_refusal, keys_of, strikes_of
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
@@ -214,13 +214,16 @@ def report_auth(site: Site, error: AuthError) -> None:
     )
 
 
-def end_far(site: Site) -> None:
+def end_far(site: Site, exclusions: Iterable[Exclusion]) -> None:
     """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
     set back since; by more than the small steps that keep it right (SLACK).
     """
     timings = site.config.timings
     ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
     longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN) + SLACK
+    far = site.now() + longest
+    if not any(one.until > far and one.kind in TIMED for one in exclusions):
+        return
     if ended := site.ledger.end_far(site.now(), longest):
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 

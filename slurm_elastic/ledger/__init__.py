@@ -72,7 +72,7 @@ from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
 from slurm_elastic.store.store import Table
 
-__all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
+__all__ = ["Decision", "Health", "Launch", "Ledger", "LedgerState", "Machine"]
 
 
 DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, HOLDS, Exclusion
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, HOLDS, TIMED, Exclusion
 from slurm_elastic.model_ledger import Aside, Drained, Run
 from slurm_elastic.store.store import Store
 
@@ -153,12 +153,9 @@ class Marks(Store):
         """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
         nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
         """
-        far, timed = now + longest, (COOL_DOWN, BREAKER, CAPACITY)
-        if not any(one.until > far and one.kind in timed for one in self.exclusions()):
-            return 0
         with self._transaction("exclusions") as db:
             sql = "update exclusions set until = ? where until > ? and kind in (?, ?, ?)"
-            return db.execute(sql, (now, far, *timed)).rowcount
+            return db.execute(sql, (now, now + longest, *TIMED)).rowcount
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
         """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""
