@@ -6,7 +6,7 @@ Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -155,6 +155,17 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         the dearest of what is known.
         """
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
+
+
+def worst_prices(offers: Iterable[Offer]) -> dict[str, float]:
+    """By key, the most that a machine of each offer could cost."""
+    return {offer.key: offer.worst_price for offer in offers}
+
+
+def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:
+    """The highest price ($/h) that a machine of a launch on these offers may come to."""
+    bought = [o for o in offers if o.key == instance.offer_key] or offers
+    return max(instance.price, *(offer.worst_price for offer in bought))
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):

@@ -420,7 +420,7 @@ def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) ->
 
 
 def _resume_timeout(site: Site, cloud: str) -> float:
-    return site.config.resume_timeout(site.config.cloud(cloud))
+    return site.config.resume_timeout(site.clouds[cloud])
 
 
 def _asked(site: Site, one: Instance) -> float:

@@ -115,16 +115,18 @@ def scope_of_pool(
     now: float,
     blocked: Mapping[str, str],
     dearest: Mapping[str, float],
+    state: LedgerState | None = None,
 ) -> Scope:
-    """All bounds of a launch for that pool, from one reading of the ledger."""
-    state = ledger.state()
+    """All bounds of a launch for that pool, from one reading of the ledger, ``state``."""
+    state = state or ledger.state()
     config = with_directives(config, state.directives, now)
     found = scope_of(config, state, blocked, dearest)
     if not state.writable:
         stop: str | None = ledger.end_only
     else:
         cloud = next(c for c in config.clouds if c.name == pool.cloud)
-        closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
+        words = state.directives
+        closed = stopped_pools(words, {pool.name: pool.cloud}, now) if words else {}
         spent = spending(config, ledger, now)
         stop = closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
     return of_pool(found, pool, {pool.name: stop} if stop else {})

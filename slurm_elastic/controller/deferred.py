@@ -97,7 +97,7 @@ PATIENCE = 300.0
 
 def bar(site: Site, job: int, cloud: str, why: str, correlation: str) -> None:
     """The job is being requeued, and is not to come back to that cloud."""
-    partition = site.config.cloud(cloud).partition_name
+    partition = site.clouds[cloud].partition_name
     deadline = site.monotonic() + PATIENCE
     site.oversized[job] = Barred(partition, why, correlation, deadline)
 

@@ -100,7 +100,8 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     for id_, why in (found.doubts | found.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
-    return in_tunnel(site, spec.offer.cloud, found.machines)
+    cloud = spec.offer.cloud
+    return in_tunnel(site, cloud, found.machines) if cloud in site.tunnelled else found.machines
 
 
 def record_launch(
@@ -120,7 +121,7 @@ def record_launch(
         "launched request=%s generation=%s offer=%s count=%d wanted=%d",
         request, spec.generation, spec.offer.key, len(instances), len(spec.nodes),
     )  # fmt: skip
-    if site.config.cloud(spec.offer.cloud).node_address == "provider":
+    if site.clouds[spec.offer.cloud].node_address == "provider":
         assign_addresses(site, {i.node: i.address for i in instances if i.address})
     reach("launch.after-slurm")
 

@@ -1,11 +1,12 @@
-"""Histograms as counters by bucket, for both services: they outlive a restart like any counter."""
+"""The names of counters, and histograms as counters by bucket, for both services: they outlive a
+restart like any counter.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping
-
-from slurm_elastic.ledger.marks import series
 
 BUCKETS: Mapping[str, tuple[float, ...]] = {
     "boot_seconds": (15, 30, 45, 60, 90, 120, 180, 300, 600),
@@ -16,6 +17,17 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "rescue_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
 }
 Counts = defaultdict[str, float]
+
+
+@functools.lru_cache(4096)
+def series(name: str, **labels: str) -> str:
+    """The name of a counter with its labels: ``name{label="value"}``."""
+    text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{text}}}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def observe(counts: Counts, name: str, value: float, **labels: str) -> None:

@@ -65,7 +65,6 @@ from slurm_elastic.policies.reconcile_rules import (
     Thresholds,
     TrackedInstance,
     due_repairs,
-    is_pinged,
     repairs,
 )
 from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, unwanted
@@ -190,7 +189,7 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         held=frozenset(one.scope for one in snapshot.exclusions if one.kind == CAPACITY),
         elsewhere=_elsewhere(snapshot),
         at_others=at_anothers_address([m.instance for m in snapshot.machines], view.values()),
-        pings=is_pinged(snapshot.slurmd_timeout),
+        slurmd_timeout=snapshot.slurmd_timeout,
         slurm_user=snapshot.terms.slurm_user,
         stopped=_stopped(snapshot),
     )

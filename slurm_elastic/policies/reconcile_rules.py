@@ -78,10 +78,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from math import isfinite
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
 from slurm_elastic.model import OFF, STANDING, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -171,17 +171,15 @@ class Intent(Struct, frozen=True, kw_only=True):
     created: float
 
 
-class CloudView(Struct, frozen=True, kw_only=True):
+class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
 
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
     ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``node_state.is_anothers_address``). ``pings``: whether
-    slurmctld finds out by itself, and soon, that a node does not answer
-    (``is_pinged``).
-    ``slurm_user`` is as whom slurmctld itself takes nodes out of service. ``states``: what the
-    words of ``nodes`` mean, whatever was given.
+    address of another node or its machine (``node_state.is_anothers_address``).
+    ``slurmd_timeout`` is how soon (s) slurmctld finds out by itself that a node does not answer.
+    ``slurm_user`` is as whom slurmctld itself takes nodes out of service.
     """
 
     now: float
@@ -192,14 +190,19 @@ class CloudView(Struct, frozen=True, kw_only=True):
     held: frozenset[str] = field(default_factory=frozenset)
     elsewhere: frozenset[str] = field(default_factory=frozenset)
     at_others: frozenset[str] = field(default_factory=frozenset)
-    pings: bool = True
+    slurmd_timeout: float = 300.0
     slurm_user: str = ""
-    states: Mapping[str, NodeState] = field(default_factory=dict)
     stopped: tuple[StoppedInstance, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Read Slurm's words once: each rule asks for what they mean."""
-        force_setattr(self, "states", states_of(self.nodes, self.slurm_user))
+    @cached_property
+    def states(self) -> Mapping[str, NodeState]:
+        """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
+        return states_of(self.nodes, self.slurm_user)
+
+    @property
+    def pings(self) -> bool:
+        """Whether slurmctld finds out by itself, and soon, that a node does not answer."""
+        return is_pinged(self.slurmd_timeout)
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):

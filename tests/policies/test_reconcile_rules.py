@@ -370,7 +370,7 @@ def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
 
 
 def unpinged(one: CloudView, **changes: object) -> CloudView:
-    return replace(one, pings=False, **changes)
+    return replace(one, slurmd_timeout=0.0, **changes)
 
 
 def test_without_pings_a_node_that_slurmctld_has_up_keeps_no_lost_machine() -> None:
