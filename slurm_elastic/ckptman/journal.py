@@ -1,4 +1,6 @@
-"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted."""
+"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted; so
+are saves and moves of jobs, and what these came to.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate import CheckpointState, Migration, Step
 from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.ledger.histograms import Counts, observe
-from slurm_elastic.ledger.marks import series
-from slurm_elastic.model import JobRun
+from slurm_elastic.ledger.histograms import Counts, observe, series
+from slurm_elastic.model import Image, JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
@@ -75,6 +76,20 @@ class Journal:
         with self._lock:
             observe(self._counts, name, value, **labels)
 
+    def saved(self, image: Image) -> None:
+        """A checkpoint is complete."""
+        self.count("ckpt_saves_total", method=image.method, outcome="saved")
+        self.observe("checkpoint_seconds", image.seconds, method=image.method)
+
+    def moved(self, move: Migration) -> None:
+        """A move is over; one whose job runs again also has its duration, and what it lost."""
+        self.count("ckpt_rescues_total", outcome=str(move.step), method=move.method)
+        if move.step is Step.BACK:
+            cause = str(move.cause)
+            took = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
+            self.observe("rescue_seconds", took, cause=cause)
+            self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
+
     def health(self, name: str, error: str | None) -> None:
         """How a source answered; told once for each change."""
         if self._healths.get(name) == (error or ""):
@@ -115,3 +130,13 @@ class Journal:
         if str(error) != self._trouble:
             log.warning("the ledger cannot be written, decisions wait: %s", error)
         self._trouble = str(error)
+
+
+def lost_node_seconds(move: Migration) -> float:
+    """The work of the run that the next one does again: from what that goes on from, an image of
+    the run or its start, until it was stopped for a save or put back into the queue.
+    """
+    run, image = move.run, move.image
+    stops = [move.reached[str(s)] for s in (Step.SAVED, Step.REQUEUED) if str(s) in move.reached]
+    since = image.taken if image is not None and image.attempt == run.attempt else run.started
+    return max(min(stops, default=move.changed) - since, 0.0) * max(len(run.nodes), 1)

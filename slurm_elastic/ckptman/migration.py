@@ -27,7 +27,6 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
-from slurm_elastic.ckptman import tally
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.site import Site, tell
 from slurm_elastic.ckptman.verdicts import spot_nodes
@@ -199,7 +198,7 @@ def _saved(site: Site, move: Migration, image: Image) -> Migration:
     reach("rescue.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, move, "ckpt-saved", text)
-    tally.saved(site, image)
+    site.journal.saved(image)
     return _requeue(site, move)
 
 
@@ -390,7 +389,7 @@ def over(site: Site, move: Migration, end: Step, why: str) -> Migration:
     """The last step."""
     done = to(site, move, end, note=why)
     say(site, done, f"ckpt-{end}", why)
-    tally.moved(site, done)
+    site.journal.moved(done)
     return done
 
 
