@@ -310,7 +310,7 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 """It serves nobody, and may be started again or end."""
 
 
-class Instance(Struct, frozen=True, kw_only=True):
+class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
 
     ``id`` is unique within its cloud, while it is there and afterwards.
@@ -328,7 +328,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launched: float
     address: str | None = None
 
-    @property
+    @cached_property
     def offer_key(self) -> str:
         """The ``Offer.key`` this machine was bought from."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"

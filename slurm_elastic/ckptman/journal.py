@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.ckptstate import CheckpointState, Migration, Step
 from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.ledger.histograms import Counts, observe, series
+from slurm_elastic.ledger.histograms import Counts, Labels, sums
 from slurm_elastic.model import Image, JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
@@ -20,7 +20,9 @@ log = logging.getLogger("slurm_elastic.ckptman")
 COUNTED = 60.0
 """Seconds between two times that counters are written."""
 MOST_KEPT = 20_000
-"""Decisions that wait for a ledger that cannot be written; then the oldest are dropped."""
+"""Decisions that wait for a ledger that cannot be written, and values that wait to be counted; then
+the oldest are dropped.
+"""
 
 
 class Journal:
@@ -32,7 +34,8 @@ class Journal:
         self._ledger, self._state, self._now = ledger, state, now
         self._lock = threading.Lock()
         self._decisions: list[Decision] = []
-        self._counts: Counts = defaultdict(float)
+        self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
+        self._observed: list[tuple[str, float, Labels]] = []
         self._counted = float("-inf")
         self._healths: dict[str, str] = {}
         self._trouble = ""
@@ -69,12 +72,13 @@ class Journal:
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
         with self._lock:
-            self._counts[series(name, **labels) if labels else name] += value
+            self._counts[name, tuple(labels.items())] += value
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """One value more of a histogram."""
         with self._lock:
-            observe(self._counts, name, value, **labels)
+            self._observed.append((name, value, tuple(labels.items())))
+            del self._observed[:-MOST_KEPT]
 
     def saved(self, image: Image) -> None:
         """A checkpoint is complete."""
@@ -109,12 +113,13 @@ class Journal:
         """Write down what was noted since; once a minute, and at the ``last`` time, what was
         counted.
         """
-        now, counts = self._now(), dict[str, float]()
+        now, counts = self._now(), Counts(float)
         with self._lock:
             decisions, self._decisions = self._decisions, []
             if last or not 0 <= now - self._counted < COUNTED:
                 self._counted = now
-                counts, self._counts = dict(self._counts), defaultdict(float)
+                counts = sums(self._counts, self._observed)
+                self._counts, self._observed = defaultdict(float), []
         try:
             if decisions:
                 self._ledger.record(*decisions)

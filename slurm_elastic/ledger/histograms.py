@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 BUCKETS: Mapping[str, tuple[float, ...]] = {
     "boot_seconds": (15, 30, 45, 60, 90, 120, 180, 300, 600),
@@ -17,6 +17,7 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "rescue_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
 }
 Counts = defaultdict[str, float]
+Labels = tuple[tuple[str, str], ...]
 
 
 @functools.lru_cache(4096)
@@ -37,3 +38,15 @@ def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
             counts[series(f"{name}_bucket", le=f"{bound:g}", **labels)] += 1
     counts[series(f"{name}_bucket", le="+Inf", **labels)] += 1
     counts[series(f"{name}_sum", **labels)] += value
+
+
+def sums(
+    counted: Mapping[tuple[str, Labels], float], observed: Iterable[tuple[str, float, Labels]]
+) -> Counts:
+    """Counters and the values of histograms by their names."""
+    counts: Counts = defaultdict(float)
+    for (name, labels), value in counted.items():
+        counts[series(name, **dict(labels)) if labels else name] += value
+    for name, value, labels in observed:
+        observe(counts, name, value, **dict(labels))
+    return counts
