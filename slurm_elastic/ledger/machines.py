@@ -302,8 +302,7 @@ class Machines(Marks):
     # inside
 
     def _known(self, generation: str) -> Launch:
-        is_open = (row for row in self.open_launches() if row.generation == generation)
-        launch = next(is_open, None) or self._launch(generation)
+        launch = self._launch(generation)
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch

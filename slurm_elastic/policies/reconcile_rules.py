@@ -123,6 +123,7 @@ from slurm_elastic.policies.node_state import (
     is_busy,
     is_down,
     is_drained,
+    is_unneeded,
     phase,
     states_of,
 )
@@ -565,7 +566,7 @@ def _machine(
         return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
-    if is_unneeded(node):
+    if view.states[node.name].unneeded:
         return TerminateOrphan(machine=machine.id, reason=POWERED_DOWN)
     if machine.double_of:
         return TerminateDouble(
@@ -674,8 +675,10 @@ def _missing(
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
+    if machine.max_age is None:
+        return None
     age = age_of(machine.decided if machine.born is None else machine.born, view.now)
-    if machine.max_age is None or age <= machine.max_age:
+    if age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
         return None  # power_down would undo an admin's drain
@@ -827,11 +830,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
     ready: tuple[TerminateOrphan, ...]
     waiting: int
     standing: Mapping[str, Standing]
-
-
-def is_unneeded(node: SlurmNode) -> bool:
-    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
-    return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
 
 
 def overdue(
