@@ -49,7 +49,6 @@ from slurm_elastic.policies.actions import (
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.node_state import (
     Phase,
-    at_anothers_address,
     ill,
     is_down,
     is_drained,
@@ -188,7 +187,8 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         seen=snapshot.listed,
         held=frozenset(one.scope for one in snapshot.exclusions if one.kind == CAPACITY),
         elsewhere=_elsewhere(snapshot),
-        at_others=at_anothers_address([m.instance for m in snapshot.machines], view.values()),
+        machines=tuple(m.instance for m in snapshot.machines),
+        all_nodes=view,
         slurmd_timeout=snapshot.slurmd_timeout,
         slurm_user=snapshot.terms.slurm_user,
         stopped=_stopped(snapshot),

@@ -120,6 +120,7 @@ from slurm_elastic.policies.node_state import (
     Ill,
     NodeState,
     Phase,
+    at_anothers_address,
     is_busy,
     is_down,
     is_drained,
@@ -177,10 +178,9 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
 
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
-    ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``node_state.is_anothers_address``).
-    ``slurmd_timeout`` is how soon (s) slurmctld finds out by itself that a node does not answer.
-    ``slurm_user`` is as whom slurmctld itself takes nodes out of service.
+    ``elsewhere`` are served by machines or open launches of other clouds; ``machines`` and
+    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` is how soon (s) slurmctld finds out by
+    itself that a node does not answer, ``slurm_user`` as whom it takes nodes out of service.
     """
 
     now: float
@@ -190,7 +190,8 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     seen: tuple[Instance, ...] | None
     held: frozenset[str] = field(default_factory=frozenset)
     elsewhere: frozenset[str] = field(default_factory=frozenset)
-    at_others: frozenset[str] = field(default_factory=frozenset)
+    machines: tuple[Instance, ...] = ()
+    all_nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
     slurmd_timeout: float = 300.0
     slurm_user: str = ""
     stopped: tuple[StoppedInstance, ...] = ()
@@ -199,6 +200,13 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     def states(self) -> Mapping[str, NodeState]:
         """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
         return states_of(self.nodes, self.slurm_user)
+
+    @cached_property
+    def at_others(self) -> frozenset[str]:
+        """Nodes that have the address of another one, or of its machine, by now: asked where a node
+        answers though nothing is known to serve it.
+        """
+        return at_anothers_address(self.machines, self.all_nodes.values())
 
     @property
     def pings(self) -> bool:
