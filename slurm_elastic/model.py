@@ -6,7 +6,7 @@ Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -157,6 +157,17 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
 
 
+def worst_prices(offers: Iterable[Offer]) -> dict[str, float]:
+    """By key, the most that a machine of each offer could cost."""
+    return {offer.key: offer.worst_price for offer in offers}
+
+
+def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:
+    """The highest price ($/h) that a machine of a launch on these offers may come to."""
+    bought = [o for o in offers if o.key == instance.offer_key] or offers
+    return max(instance.price, *(offer.worst_price for offer in bought))
+
+
 class NodeRequest(Struct, frozen=True, kw_only=True):
     """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
 
@@ -224,6 +235,8 @@ HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
 """
+TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})
+"""The kinds that are set for a time, and over after it."""
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):
@@ -297,7 +310,7 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 """It serves nobody, and may be started again or end."""
 
 
-class Instance(Struct, frozen=True, kw_only=True):
+class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
 
     ``id`` is unique within its cloud, while it is there and afterwards.
@@ -315,7 +328,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launched: float
     address: str | None = None
 
-    @property
+    @cached_property
     def offer_key(self) -> str:
         """The ``Offer.key`` this machine was bought from."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"

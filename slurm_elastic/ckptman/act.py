@@ -86,7 +86,8 @@ class Acts:
             if seen.nodes is not None:
                 nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
             reach("rescue.drained")
-        self._saves.begin([p for p in plans if p.kind != MOVE], self.crew)
+        if saves := [p for p in plans if p.kind != MOVE]:
+            self._saves.begin(saves, self.crew)
         return moves
 
     def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:

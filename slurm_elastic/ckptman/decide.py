@@ -16,6 +16,7 @@ from slurm_elastic.policies.threat import CERTAIN, PLANNED, Answer, Cause, Threa
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
+NO_POLICY = Never()
 PROBED = ("criu", "dmtcp", "fake")
 """Methods that save a program that knows nothing of it."""
 LEAST_TRIED = 5.0
@@ -146,7 +147,7 @@ def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) 
     """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
     method: one that saves itself may do so when it wants, or end by the signal.
     """
-    wanted = choice.method in PROBED and (choice.renewals or choice.policy != Never())
+    wanted = choice.method in PROBED and (choice.renewals or choice.policy != NO_POLICY)
     if not wanted or snapshot.now - job.start < snapshot.probe:
         return False
     verdict = snapshot.unsavable.get(job.id)

@@ -1,4 +1,6 @@
-"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted."""
+"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted; so
+are saves and moves of jobs, and what these came to.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,19 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate import CheckpointState, Migration, Step
 from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.ledger.histograms import Counts, observe
-from slurm_elastic.ledger.marks import series
-from slurm_elastic.model import JobRun
+from slurm_elastic.ledger.histograms import Counts, Labels, sums
+from slurm_elastic.model import Image, JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
 COUNTED = 60.0
 """Seconds between two times that counters are written."""
 MOST_KEPT = 20_000
-"""Decisions that wait for a ledger that cannot be written; then the oldest are dropped."""
+"""Decisions that wait for a ledger that cannot be written, and values that wait to be counted; then
+the oldest are dropped.
+"""
 
 
 class Journal:
@@ -31,7 +34,8 @@ class Journal:
         self._ledger, self._state, self._now = ledger, state, now
         self._lock = threading.Lock()
         self._decisions: list[Decision] = []
-        self._counts: Counts = defaultdict(float)
+        self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
+        self._observed: list[tuple[str, float, Labels]] = []
         self._counted = float("-inf")
         self._healths: dict[str, str] = {}
         self._trouble = ""
@@ -68,12 +72,27 @@ class Journal:
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
         with self._lock:
-            self._counts[series(name, **labels) if labels else name] += value
+            self._counts[name, tuple(labels.items())] += value
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """One value more of a histogram."""
         with self._lock:
-            observe(self._counts, name, value, **labels)
+            self._observed.append((name, value, tuple(labels.items())))
+            del self._observed[:-MOST_KEPT]
+
+    def saved(self, image: Image) -> None:
+        """A checkpoint is complete."""
+        self.count("ckpt_saves_total", method=image.method, outcome="saved")
+        self.observe("checkpoint_seconds", image.seconds, method=image.method)
+
+    def moved(self, move: Migration) -> None:
+        """A move is over; one whose job runs again also has its duration, and what it lost."""
+        self.count("ckpt_rescues_total", outcome=str(move.step), method=move.method)
+        if move.step is Step.BACK:
+            cause = str(move.cause)
+            took = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
+            self.observe("rescue_seconds", took, cause=cause)
+            self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
     def health(self, name: str, error: str | None) -> None:
         """How a source answered; told once for each change."""
@@ -94,12 +113,13 @@ class Journal:
         """Write down what was noted since; once a minute, and at the ``last`` time, what was
         counted.
         """
-        now, counts = self._now(), dict[str, float]()
+        now, counts = self._now(), Counts(float)
         with self._lock:
             decisions, self._decisions = self._decisions, []
             if last or not 0 <= now - self._counted < COUNTED:
                 self._counted = now
-                counts, self._counts = dict(self._counts), defaultdict(float)
+                counts = sums(self._counts, self._observed)
+                self._counts, self._observed = defaultdict(float), []
         try:
             if decisions:
                 self._ledger.record(*decisions)
@@ -115,3 +135,13 @@ class Journal:
         if str(error) != self._trouble:
             log.warning("the ledger cannot be written, decisions wait: %s", error)
         self._trouble = str(error)
+
+
+def lost_node_seconds(move: Migration) -> float:
+    """The work of the run that the next one does again: from what that goes on from, an image of
+    the run or its start, until it was stopped for a save or put back into the queue.
+    """
+    run, image = move.run, move.image
+    stops = [move.reached[str(s)] for s in (Step.SAVED, Step.REQUEUED) if str(s) in move.reached]
+    since = image.taken if image is not None and image.attempt == run.attempt else run.started
+    return max(min(stops, default=move.changed) - since, 0.0) * max(len(run.nodes), 1)

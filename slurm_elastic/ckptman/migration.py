@@ -27,7 +27,6 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
-from slurm_elastic.ckptman import tally
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.origins import LAUNCHED, Begun, begun
 from slurm_elastic.ckptman.site import Site, tell
@@ -198,7 +197,7 @@ def _saved(site: Site, move: Migration, image: Image) -> Migration:
     reach("rescue.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, move, "ckpt-saved", text)
-    tally.saved(site, image)
+    site.journal.saved(image)
     return _requeue(site, move)
 
 
@@ -391,7 +390,7 @@ def over(
     """The last step."""
     done = to(site, move, end, note=why)
     say(site, done, f"ckpt-{end}", why, level=level)
-    tally.moved(site, done)
+    site.journal.moved(done)
     return done
 
 

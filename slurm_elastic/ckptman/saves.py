@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
-from slurm_elastic.ckptman import tally, verdicts
+from slurm_elastic.ckptman import verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, Plan, dump_seconds, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
@@ -118,7 +118,7 @@ class Saves:
     def _saved(self, plan: Plan, image: Image) -> None:
         site, run = self._site, plan.facts.run
         site.state.saved(image)
-        tally.saved(site, image)
+        site.journal.saved(image)
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
         self._site.journal.of_run(run, "ckpt-saved", text)
         self._failures.pop(run.job, None)

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, resolve
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
+from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.model import Image
@@ -43,6 +44,7 @@ TAGGED_EVERY = 30.0
 """Seconds between two readings of all clouds, by a service without a ledger to read."""
 _OURS = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
 """Threats for which nodes may be drained and powered down: that of others is theirs."""
+_NO_POOL = PoolCheckpoint()
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
 Run = tuple[int, int]
@@ -183,8 +185,9 @@ class Watch:
             one = machine.instance
             if one.node:
                 age = self._site.max_ages.get(machine.pool)
-                # By this head's clock, as elasticd counts it: another one may differ by more.
-                found.append(of_age(one.node, born(machine), age, now))
+                if age is not None:
+                    # By this head's clock, as elasticd counts it: another one may differ by more.
+                    found.append(of_age(one.node, born(machine), age, now))
                 if bid is not None:
                     costs = prices.get((one.instance_type, one.zone), ())
                     found.append(of_price(one.node, costs, bid))
@@ -209,7 +212,7 @@ class Watch:
                 renewed = state.renewals(number, job.restarts)
                 save = saves.get(number, expected)
                 found.append(of_limit(job, save, choice.renewals, renewed, now))
-            if choice.method != "none" and job.batch:
+            if job.preempted and choice.method != "none" and job.batch:
                 found.append(of_preemption(job, now))
         return [one for one in found if one is not None]
 
@@ -310,8 +313,9 @@ def at_work(job: SlurmJob) -> bool:
 
 def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
     """How a job is saved: by its own word, its pool's or the site's, if that can be used here."""
-    pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
-    choice = resolve(job.comment, job.features, pool, site.config.checkpoint)
+    pool = site.pool_of.get(job.nodes[0]) if job.nodes else None
+    section = pool.checkpoint if pool else _NO_POOL
+    choice = resolve(job.comment, job.features, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
     why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"

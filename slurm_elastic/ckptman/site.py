@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings, max_age
-from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import expand
@@ -21,7 +20,6 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 
-_NO_POOL = PoolCheckpoint()
 TELLS = 5
 """Times, a second apart, that a job is tried to be told something."""
 FRESH = 0.3
@@ -105,11 +103,6 @@ class Site:
     def max_ages(self) -> Mapping[str, float | None]:
         """Seconds that a machine of each pool may live; None: for ever."""
         return {pool.name: max_age(self.config, pool) for pool in self.config.pools}
-
-    def checkpoint_of(self, node: str) -> PoolCheckpoint:
-        """The checkpoint section of the node's own pool."""
-        pool = self.pool_of.get(node)
-        return pool.checkpoint if pool else _NO_POOL
 
 
 def tell(site: Site, job: int, *lines: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from slurm_elastic.config.joining import Enrol
-from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols
+from slurm_elastic.config.tunnel import enrols
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import word_of
 from slurm_elastic.model import Instance
@@ -19,7 +19,7 @@ def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Ins
     """The same machines with their addresses in the tunnel, where they have one: under these they
     are Slurm's nodes. One whose key is not believed yet can be reached nowhere.
     """
-    if cloud not in clouds_with_tunnel(site.config):
+    if cloud not in site.tunnelled:
         return tuple(machines)
     known = {(t.generation, t.node): t.address for t in site.ledger.tunnels()}
     # One that was stopped and started is told by its cloud with the generation of its first boot.
@@ -34,8 +34,8 @@ def enrolment_word(site: Site, cloud: str, generation: str) -> str:
     keys, or have no tunnel. OSError where the state directory cannot be used.
     """
     network = site.config.join.network
-    if network is None or cloud not in clouds_with_tunnel(site.config):
+    if network is None or cloud not in site.tunnelled:
         return ""
-    if enrols(network, site.config.cloud(cloud)) is not Enrol.ONCE:
+    if enrols(network, site.clouds[cloud]) is not Enrol.ONCE:
         return ""
     return word_of(site.config.state, generation)

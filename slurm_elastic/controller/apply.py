@@ -422,7 +422,7 @@ def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
 
 def _typed_price(site: Site, instance: Instance) -> float:
     """The price of its type by the configuration ($/h); 0 of one that it lacks."""
-    settings = site.config.cloud(instance.cloud)
+    settings = site.clouds[instance.cloud]
     if settings.flat_price is not None:
         return settings.flat_price
     known = settings.shapes.get(instance.instance_type)

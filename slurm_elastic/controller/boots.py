@@ -18,7 +18,7 @@ from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Launch, Machine
+from slurm_elastic.ledger import Launch, LedgerState, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
 from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order, generation_time
 from slurm_elastic.model_slurm import SlurmJob
@@ -298,9 +298,16 @@ class BootTimeouts:
         self._clouds = clouds
         self._spool = spool
         self._had_round = had_round
-        self.looks = PeriodicTask(site, worker, self._look, "giving up nodes", period=PERIOD)
+        self.looks = PeriodicTask(
+            site, worker, self._look, "giving up nodes", period=PERIOD, idle=self._is_idle
+        )
         self._counted: set[str] = set()
         self._began: dict[str, float] = {}
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        """Whether nothing boots, and nothing did at the last look."""
+        some = under_way(state.machines, state.launches, self._clouds, self._site.pool_of)
+        return not (some or self._began)
 
     def _look(self) -> None:
         seen: dict[str, float] = {}
@@ -413,7 +420,7 @@ def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) ->
 
 
 def _resume_timeout(site: Site, cloud: str) -> float:
-    return site.config.resume_timeout(site.config.cloud(cloud))
+    return site.config.resume_timeout(site.clouds[cloud])
 
 
 def _asked(site: Site, one: Instance) -> float:

@@ -198,10 +198,11 @@ def admit(
 
     Costs one reading of the queue where there are such budgets, else nothing.
     """
-    if not site.config.policies.payer_budgets:
+    policies = site.config.policies
+    if not (policies.account_budgets or policies.user_budgets):
         return nodes, jobs
     queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
-    public = site.config.cloud(cloud).location is Location.PUBLIC
+    public = site.clouds[cloud].location is Location.PUBLIC
     over = barred(site.config, site.ledger, site.now()) if public else {}
     bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
     bad = set(bars)
@@ -246,5 +247,5 @@ def _write_down(
     """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
     known = {n: of for n, of in shares(nodes, jobs, payer_of).items() if of}
     site.ledger.want(known, site.now())
-    stale = site.now() - site.config.resume_timeout(site.config.cloud(cloud))
+    stale = site.now() - site.config.resume_timeout(site.clouds[cloud])
     site.ledger.want_for_nobody([node for node in nodes if node not in known], stale)

@@ -13,17 +13,19 @@ from msgspec import Struct
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.errors import NotLearntError
 from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Instance, Limits, Offer, Pool, Usage
+from slurm_elastic.ledger import Decision, Ledger, LedgerState, Machine
+from slurm_elastic.model import Instance, Limits, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
-from slurm_elastic.spool import Request
+from slurm_elastic.spool import Request, Spool
 
 
 class Barred(Struct, frozen=True):
@@ -48,6 +50,7 @@ class Site:
     allows it. ``unreadable``: by cloud, why its last list could not be read; a cloud that was not
     read yet is not in it. ``unadopted``: machines, by cloud and id, that the ledger could not take
     in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
+    ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel.
     """
 
     config: Config
@@ -57,6 +60,9 @@ class Site:
     now: Callable[[], float]
     pools: Mapping[str, Pool]
     pool_of: Mapping[str, Pool]
+    clouds: Mapping[str, CloudSettings]
+    spool: Spool
+    tunnelled: frozenset[str] = frozenset()
     holding: threading.Lock = field(default_factory=threading.Lock)
     requeues: Requeues = field(default_factory=Requeues)
     monotonic: Callable[[], float] = time.monotonic
@@ -83,7 +89,11 @@ class Site:
         pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
         rules = {pool.name: rules_of(config, pool) for pool in config.pools}
         return cls(
-            config, slurm, ledger, providers, now, pools, pool_of, rules=rules,
+            config, slurm, ledger, providers, now, pools, pool_of,
+            clouds={cloud.name: cloud for cloud in config.clouds},
+            spool=Spool(config.state),
+            tunnelled=clouds_with_tunnel(config),
+            rules=rules,
             blocked=blocked_clouds(config),
         )  # fmt: skip
 
@@ -134,26 +144,26 @@ class Site:
         return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
 
     @contextmanager
-    def spending(self, cloud: str) -> Iterator[None]:
-        """Ranking and the intent that follows, as one transaction of the ledger: clouds work in
-        parallel, but the cluster's limits are one, and a list that has an ended machine again
-        changes what is spent. NotLearntError where the ledger may lack what ``cloud`` has, as one
-        that was lost while the cloud was asked for its offers.
+    def spending(self, pool: Pool) -> Iterator[Scope]:
+        """Ranking within these bounds and the intent that follows, as one transaction of the
+        ledger: clouds work in parallel, but the cluster's limits are one, and a list that has an
+        ended machine again changes what is spent. NotLearntError where the ledger may lack what the
+        pool's cloud has, as one that was lost while the cloud was asked for its offers.
         """
         with self.ledger.together():
-            if unknown := self.unlearnt(cloud, self.ledger.clouds_read()):
+            state = self.ledger.state()
+            if unknown := self.unlearnt(pool.cloud, state.read_whole):
                 raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
-            yield
+            yield self.scope(pool, state)
 
-    def learn_prices(self, offers: Iterable[Offer]) -> None:
-        """The machines that a cloud told just now."""
-        self.dearest.update({offer.key: offer.worst_price for offer in offers})
-
-    def scope(self, pool: Pool) -> Scope:
-        """All bounds of a launch for that pool, as they are now."""
+    def scope(self, pool: Pool, state: LedgerState | None = None) -> Scope:
+        """All bounds of a launch for that pool, as they are now; by the ledger's ``state``, where
+        it was read.
+        """
         return scope_of_pool(
-            self.config, self.ledger, self.rules, pool, self.now(), self.blocked, self.dearest
-        )
+            self.config, self.ledger, self.rules, pool, self.now(), self.blocked, self.dearest,
+            state,
+        )  # fmt: skip
 
     def record(
         self,

@@ -190,7 +190,7 @@ class Daemon:
         self._dispatch()
         if self._keys is not None:
             self._keys.tick()
-        tick_all(self._tasks)
+        tick_all(self._tasks, self._site.ledger.state)
 
     def _beat(self) -> None:
         site, clock = self._site, self._site.monotonic()
@@ -331,8 +331,9 @@ class Daemon:
                 self._repairing[name] = self._workers[name].submit(
                     run_guarded, self._site, round_.run, "repair"
                 )
-        self._strays.report()
-        end_far(self._site)
+        state = self._site.ledger.state()
+        self._strays.report(state)
+        end_far(self._site, state.exclusions)
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)

@@ -11,6 +11,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Barred, Site
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import LedgerState
 from slurm_elastic.model import HOLDS, NodeRequest
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.ranking import Scope, ceiling
@@ -35,8 +36,9 @@ class DeferredUpdates:
         self._site = site
         what = "holds and requeued jobs"
         self.looks = PeriodicTask(
-            site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN
-        )
+            site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN,
+            idle=self._is_idle,
+        )  # fmt: skip
         self._recalled = False
         self.anew = False
         """Whether the next pass looks at all holds, as an admin may have changed a node, and for
@@ -49,6 +51,12 @@ class DeferredUpdates:
     def busy(self) -> bool:
         """Whether something waits to settle."""
         return self._waiting or bool(self._site.requeues or self._site.oversized)
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        """Whether nothing is held or lifted, and nothing was at the last pass."""
+        if state.lifted or self._settled or self.busy or not self._recalled:
+            return False
+        return all(row.kind not in HOLDS for row in state.exclusions)
 
     def _settle(self) -> None:
         site = self._site
@@ -89,7 +97,7 @@ PATIENCE = 300.0
 
 def bar(site: Site, job: int, cloud: str, why: str, correlation: str) -> None:
     """The job is being requeued, and is not to come back to that cloud."""
-    partition = site.config.cloud(cloud).partition_name
+    partition = site.clouds[cloud].partition_name
     deadline = site.monotonic() + PATIENCE
     site.oversized[job] = Barred(partition, why, correlation, deadline)
 

@@ -153,8 +153,8 @@ class Departures:
     def _redirect(self, one: Directive, word: Departure) -> None:
         """Waiting jobs of the cloud that is emptied get the other one's partition."""
         site = self._site
-        source = site.config.cloud(word.scope.partition(":")[2]).partition_name
-        target = site.config.cloud(word.to).partition_name
+        source = site.clouds[word.scope.partition(":")[2]].partition_name
+        target = site.clouds[word.to].partition_name
         pools = site.pools_of_cloud(word.to)
         for partitions, jobs in redirected(site.slurm.jobs(), source, target, pools).items():
             subjects = [job_subject(job) for job in jobs]

@@ -23,6 +23,7 @@ from slurm_elastic.directive import (
     scope_of_cloud,
     scope_of_pool,
 )
+from slurm_elastic.ledger import LedgerState
 from slurm_elastic.model import OPERATOR
 from slurm_elastic.policies.directives import stopped_nodes, stopped_pools, told
 
@@ -37,13 +38,12 @@ class Directives:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self.looks = PeriodicTask(site, worker, self.look, "directives", period=PERIOD)
+        self.looks = PeriodicTask(
+            site, worker, self.look, "directives", period=PERIOD, idle=is_idle
+        )
 
     def look(self) -> None:
         """One look at all that operators have said."""
-        state = self._site.ledger.state()
-        if not state.directives and all(one.kind != OPERATOR for one in state.exclusions):
-            return
         self._end_what_is_over()
         self._keep(closed_nodes(self._site))
         self._departures.look()
@@ -68,6 +68,11 @@ class Directives:
             for node in new:
                 holds.hold_back(site, [node], closed[node], OPERATOR)
             holds.settle(site)
+
+
+def is_idle(state: LedgerState) -> bool:
+    """Whether no operator has said anything, and nothing is kept for one."""
+    return not state.directives and all(one.kind != OPERATOR for one in state.exclusions)
 
 
 def closed_nodes(site: Site) -> dict[str, str]:

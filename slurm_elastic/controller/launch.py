@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
-from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Offer
+from slurm_elastic.model import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
 from slurm_elastic.policies.exclusions import after_partial, after_refusal, keys_of, strikes_of
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
@@ -100,7 +100,8 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     for id_, why in (found.doubts | found.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
-    return in_tunnel(site, spec.offer.cloud, found.machines)
+    cloud = spec.offer.cloud
+    return in_tunnel(site, cloud, found.machines) if cloud in site.tunnelled else found.machines
 
 
 def record_launch(
@@ -120,7 +121,7 @@ def record_launch(
         "launched request=%s generation=%s offer=%s count=%d wanted=%d",
         request, spec.generation, spec.offer.key, len(instances), len(spec.nodes),
     )  # fmt: skip
-    if site.config.cloud(spec.offer.cloud).node_address == "provider":
+    if site.clouds[spec.offer.cloud].node_address == "provider":
         assign_addresses(site, {i.node: i.address for i in instances if i.address})
     reach("launch.after-slurm")
 
@@ -214,13 +215,16 @@ def report_auth(site: Site, error: AuthError) -> None:
     )
 
 
-def end_far(site: Site) -> None:
+def end_far(site: Site, exclusions: Iterable[Exclusion]) -> None:
     """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
     set back since; by more than the small steps that keep it right (SLACK).
     """
     timings = site.config.timings
     ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
     longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN) + SLACK
+    far = site.now() + longest
+    if not any(one.until > far and one.kind in TIMED for one in exclusions):
+        return
     if ended := site.ledger.end_far(site.now(), longest):
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 

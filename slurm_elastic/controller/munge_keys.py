@@ -368,7 +368,7 @@ class MungeKeys:
         if not takes_key(self._site.config, one.cloud):
             return False
         born = generation_time(one.generation) or one.launched
-        timeout = self._site.config.resume_timeout(self._site.config.cloud(one.cloud))
+        timeout = self._site.config.resume_timeout(self._site.clouds[one.cloud])
         if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)

@@ -314,7 +314,7 @@ def _waiting(queue: Sequence[PendingJob], pools: Sequence[_Pool], at: int) -> li
 
 def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> PendingJob:
     pool = next(pool for pool in pools if pool.name in able)
-    who = site.config.who_of(site.config.cloud(pool.cloud))
+    who = site.config.who_of(site.clouds[pool.cloud])
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     own = counted_id(job)
     return PendingJob(
@@ -324,7 +324,7 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
     """Whether the pool's nodes could be the job's: its partition, and what a node has."""
-    partition = site.config.cloud(pool.cloud).partition_name
+    partition = site.clouds[pool.cloud].partition_name
     return partition in job.partitions and could_run(job, pool)
 
 

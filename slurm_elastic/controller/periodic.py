@@ -14,7 +14,7 @@ from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Health
+from slurm_elastic.ledger import Health, LedgerState
 
 log = logging.getLogger(__name__)
 
@@ -24,25 +24,35 @@ class PeriodicTask:
 
     The next is due ``period`` seconds after the end of the last one, or ``pace`` times as long as
     that took if this is more: on a large cluster a reading of all nodes and jobs is work for
-    slurmctld. After one that failed it is due in ``again`` seconds, if that is given.
+    slurmctld. After one that failed it is due in ``again`` seconds, if that is given. Where by
+    ``idle`` there is nothing to look at in the ledger's state, the worker is not woken for it.
     """
 
     def __init__(
         self, site: Site, worker: Executor, look: Callable[[], None], what: str, *,
         period: float, pace: float = 0.0, again: float | None = None,
+        idle: Callable[[LedgerState], bool] | None = None,
     ) -> None:  # fmt: skip
         self._site, self._worker = site, worker
         self._look, self._what = look, what
-        self._period, self._pace, self._again = period, pace, again
+        self._period, self._pace, self._again, self._idle = period, pace, again, idle
         self._running: Future[None] | None = None
         self._next = -inf
         self._ended = False
 
-    def tick(self) -> None:
-        """Start a look, unless one runs or the next is not due."""
-        if self._site.monotonic() < self._next:
+    @property
+    def is_due(self) -> bool:
+        """Whether the next look is due, and none runs."""
+        over = self._running is None or self._running.done()
+        return over and self._site.monotonic() >= self._next
+
+    def tick(self, state: LedgerState | None = None) -> None:
+        """Start a look, unless none is due or, by the ledger's ``state``, none is needed."""
+        if not self.is_due:
             return
-        if self._running is None or self._running.done():
+        if state is not None and self._idle is not None and self._idle(state):
+            self._next = self._site.monotonic() + self._period
+        else:
             self._running = self._worker.submit(self._once)
 
     def end(self) -> None:
@@ -59,10 +69,12 @@ class PeriodicTask:
             self._next = inf
 
 
-def tick_all(tasks: Iterable[PeriodicTask]) -> None:
-    """Start the looks that are due."""
-    for task in tasks:
-        task.tick()
+def tick_all(tasks: Iterable[PeriodicTask], read: Callable[[], LedgerState]) -> None:
+    """Start the looks that are due, by the ledger as ``read`` has it."""
+    due = [task for task in tasks if task.is_due]
+    state = read() if due else None
+    for task in due:
+        task.tick(state)
 
 
 def run_guarded(site: Site, look: Callable[[], None], what: str) -> bool:

@@ -31,7 +31,15 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import LedgerState, Machine
-from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.model import (
+    Instance,
+    LaunchSpec,
+    NodeRequest,
+    Offer,
+    Placement,
+    Pool,
+    worst_prices,
+)
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.boots import may_wait
 from slurm_elastic.policies.grouping import braces, grouped, sentence
@@ -48,7 +56,7 @@ from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.policies.owner import agreed
 from slurm_elastic.policies.reconcile_rules import POWERED_UP_AGAIN
 from slurm_elastic.protocols import Chooser, Limited, Provider
-from slurm_elastic.spool import Request, Spool
+from slurm_elastic.spool import Request
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +80,12 @@ def resume(
     ``trouble`` nothing may be bought, and the nodes are given back for it.
     """
     mine = _nodes_of(site, cloud, request)
-    long_ago = _long_ago(site, cloud)
-    if past := _past(site, cloud, mine, view, state.machines, long_ago):
+    waits, long_ago = _waiting_nodes(mine, view), _long_ago(site, cloud)
+    if past := _past(site, cloud, waits, state.machines, long_ago):
         terminate(site, cloud, past, POWERED_UP_AGAIN, request.id)
         state = site.ledger.state()
     has = nodes_with_capacity(site, cloud, mine, state, long_ago=long_ago, request=request.id)
-    wanted = _still_wanted(site, request, mine, view, has, again=again)
+    wanted = _still_wanted(site, request, mine, waits, has, again=again)
     if not wanted:
         return ()
     return provision(
@@ -89,22 +97,21 @@ def still_wanted(
     site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]
 ) -> list[str]:
     """The nodes of ``cloud`` in ``request`` that Slurm waits for."""
-    return [n for n in _nodes_of(site, cloud, request) if _waits(view, n)]
+    return _waiting_nodes(_nodes_of(site, cloud, request), view)
 
 
 def _nodes_of(site: Site, cloud: str, request: Request) -> list[str]:
     return [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
 
 
-def _waits(view: Mapping[str, SlurmNode], node: str) -> bool:
-    return node in view and phase(view[node]) is Phase.POWERING_UP
+def _waiting_nodes(nodes: Iterable[str], view: Mapping[str, SlurmNode]) -> list[str]:
+    return [n for n in nodes if n in view and phase(view[n]) is Phase.POWERING_UP]
 
 
 def _past(
     site: Site,
     cloud: str,
-    nodes: Sequence[str],
-    view: Mapping[str, SlurmNode],
+    waits: Collection[str],
     machines: Iterable[Machine],
     latest: float,
 ) -> list[Machine]:
@@ -112,7 +119,7 @@ def _past(
     next SuspendTimeout passes at least. A machine that looks younger, as a slurmctld that was just
     killed may have forgotten what it knew, is left to the repair.
     """
-    again = {n for n in nodes if _waits(view, n)}
+    again = frozenset(waits)
     old = [
         m
         for m in machines
@@ -125,14 +132,14 @@ def _past(
 
 
 def _long_ago(site: Site, cloud: str) -> float:
-    return site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+    return site.now() - site.config.suspend_timeout(site.clouds[cloud])
 
 
 def _still_wanted(
     site: Site,
     request: Request,
     nodes: Sequence[str],
-    view: Mapping[str, SlurmNode],
+    waits: Collection[str],
     has: Container[str],
     *,
     again: bool,
@@ -140,8 +147,9 @@ def _still_wanted(
     stale: list[str] = []
     twice: list[str] = []
     wanted: list[str] = []
+    waiting = frozenset(waits)
     for node in nodes:
-        if not _waits(view, node):
+        if node not in waiting:
             stale.append(node)
         elif node in has:
             twice.append(node)
@@ -212,7 +220,7 @@ def provision(
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
-    most = site.config.cloud(cloud).max_booting
+    most = site.clouds[cloud].max_booting
     if most is not None or any(site.pools[name].max_booting is not None for name in by_pool):
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
@@ -310,7 +318,7 @@ def _waiting(
     if decided is None or not decided.waiting:
         return (), ""
     now = site.now()
-    longest = site.config.resume_timeout(site.config.cloud(request.pool.cloud))
+    longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
     if may_wait(asked, now, longest):
         note_once(site, request, decided.waiting, "waiting", f"for its turn: {decided.cap}")
         return decided.waiting, ""
@@ -341,13 +349,14 @@ def _decide(
     next decision of any cloud counts it. ``told``: this request's ranking is kept already.
     """
     provider = site.providers[request.pool.cloud]
-    with site.spending(request.pool.cloud):
+    with site.spending(request.pool) as scope:
         now = site.now()
         decided = next_launch(
-            request, todo, had, offers, site.scope(request.pool), now,
+            request, todo, had, offers, scope, now,
             caps=caps,
             startable=provider.startable() if isinstance(provider, Limited) else None,
             keys=site.config.ranking,
+            choices=_choices(provider),
         )  # fmt: skip
         keep = not told and not decided.waiting
         if not decided.nodes:
@@ -363,17 +372,17 @@ def _decide(
 
 
 def _spec(site: Site, request: NodeRequest, decided: NextLaunch, now: float) -> LaunchSpec:
-    cloud, jobs = request.pool.cloud, part_of(request, decided.nodes).jobs
-    generation = new_generation(now, Spool(site.config.state).newest())
+    cloud = request.pool.cloud
+    generation = new_generation(now, site.spool.newest())
     return LaunchSpec(
         generation=generation,
         pool=request.pool,
         nodes=decided.nodes,
-        offer=decided.offer,
-        jobs=jobs,
-        owner=agreed(jobs, request.owners, site.config.books.tags),
-        alternatives=decided.alternatives(_choices(site.providers[cloud])),
-        enrol=enrolment_word(site, cloud, generation),
+        offer=decided.offers[0],
+        jobs=decided.jobs,
+        owner=agreed(decided.jobs, request.owners, site.config.books.tags),
+        alternatives=decided.offers[1:],
+        enrol=enrolment_word(site, cloud, generation) if cloud in site.tunnelled else "",
     )
 
 
@@ -534,7 +543,7 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
         why = f"{provider.name}: {type(error).__name__}: {error}"
     else:
-        site.learn_prices(offers)
+        site.dearest.update(worst_prices(offers))
         return offers, ""
     note(site, request, request.nodes, "no-offers", why)
     return (), why

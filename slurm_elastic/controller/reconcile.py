@@ -12,7 +12,7 @@ from slurm_elastic.audit_trail import list_subject
 from slurm_elastic.controller.apply import CORRELATION, account_for_gone, apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
-from slurm_elastic.ledger import Health
+from slurm_elastic.ledger import Health, LedgerState
 from slurm_elastic.model import DOUBT, Exclusion, Instance
 from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.policies.actions import DoubtList
@@ -51,7 +51,7 @@ class Round:
     def _run(self) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
         snapshot = reader.read()
-        if snapshot.listed is not None:
+        if snapshot.listed is not None and site.unadopted:
             account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())
         self._standing = due.standing
@@ -171,9 +171,9 @@ class LeakedInstances:
         self._readers = [one.reader for one in rounds]
         self._told: Mapping[tuple[str, str], str] | None = None
 
-    def report(self) -> None:
+    def report(self, state: LedgerState) -> None:
         """Tell what has changed since the last time."""
-        site, state = self._site, self._site.ledger.state()
+        site = self._site
         off = [m for m in state.stopped if m.instance.cloud not in site.providers]
         found = leaked(
             (*state.machines, *off), state.launches, site.providers, site.pool_of, site.now()

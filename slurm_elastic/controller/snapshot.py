@@ -19,6 +19,7 @@ from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.reconcile_rules import Thresholds
 from slurm_elastic.policies.sound import sound
+from slurm_elastic.policies.stopped import NO_RECIPES
 from slurm_elastic.protocols import NO_NODE
 from slurm_elastic.providers.base.tags import price_of
 
@@ -51,7 +52,7 @@ def capacity_holds(site: Site) -> list[Exclusion]:
 
 def terms_of(site: Site, cloud: str) -> Terms:
     """The part of the configuration that passes over a cloud go by."""
-    config, settings = site.config, site.config.cloud(cloud)
+    config, settings = site.config, site.clouds[cloud]
     timings = config.timings
     idle = config.suspend_time(settings)
     return Terms(
@@ -78,7 +79,7 @@ class CloudReader:
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site, self._cloud = site, cloud
-        self._settings = site.config.cloud(cloud)
+        self._settings = site.clouds[cloud]
         self.terms = terms_of(site, cloud)
         self.trouble: str | None = None
         self.code: str | None = None
@@ -131,6 +132,8 @@ class CloudReader:
         self.trouble = self.code = None
         self._site.unreadable.pop(cloud, None)
         self.doubts, self.unusable = found.doubts, found.unusable
+        if cloud not in self._site.tunnelled:
+            return found.machines
         return in_tunnel(self._site, cloud, found.machines)
 
     def _unreadable(self, trouble: str, code: str) -> None:
@@ -175,7 +178,7 @@ def see(
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,
-        recipes=recipes_of(site, terms.cloud, state.stopped),
+        recipes=recipes_of(site, terms.cloud, state.stopped) if state.stopped else NO_RECIPES,
     )
 
 

@@ -31,7 +31,6 @@ from slurm_elastic.policies import actions
 from slurm_elastic.policies.next_launch import Gang, next_launch, part_of
 from slurm_elastic.policies.stopped import to_start
 from slurm_elastic.protocols import Stops
-from slurm_elastic.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
         what = f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, ${one.price:.4f}/h"
         log.info("started request=%s node=%s id=%s", request.id, one.node, one.id)
         site.record(request.id, "started", (one.node, *jobs), what)
-        if site.config.cloud(one.cloud).node_address == "provider" and one.address:
+        if site.clouds[one.cloud].node_address == "provider" and one.address:
             assign_addresses(site, {one.node: one.address})
         reach("start.after-result")
     elif answer.why:
@@ -95,16 +94,16 @@ def _intend(
     node = machine.instance.node
     mine, alone = part_of(request, [node]), (Gang(nodes=(node,)),)
     reach("start.before-intent")
-    with site.spending(offer.cloud):
+    with site.spending(request.pool) as scope:
         now = site.now()
         decided = next_launch(
-            mine, alone, (), [replace(offer, free=None)], site.scope(request.pool), now,
+            mine, alone, (), [replace(offer, free=None)], scope, now,
             caps=caps, keys=site.config.ranking,
         )  # fmt: skip
         if not decided.nodes:
             return None
         row = Launch(
-            generation=new_generation(now, Spool(site.config.state).newest()),
+            generation=new_generation(now, site.spool.newest()),
             request=request.id,
             pool=request.pool.name,
             cloud=offer.cloud,

@@ -25,8 +25,7 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.histograms import Counts, observe
-from slurm_elastic.ledger.marks import series
+from slurm_elastic.ledger.histograms import Counts, observe, series
 from slurm_elastic.model_ledger import Run, generation_time
 from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.account_budgets import NONE

@@ -41,7 +41,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
@@ -62,7 +61,6 @@ from slurm_elastic.ledger.marks import (
     drained_from,
     exclusion_from,
     run_from,
-    to_json,
 )
 from slurm_elastic.ledger.stopped import StoppedMachines
 from slurm_elastic.ledger.tunnels import TUNNELS, Tunnels, tunnel_from
@@ -72,14 +70,11 @@ from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
 from slurm_elastic.store.store import Table
 
-__all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
+__all__ = ["Decision", "Health", "Launch", "Ledger", "LedgerState", "Machine"]
 
 
-DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
-AT_ONCE = 1000
-"""Decisions in one statement: sqlite takes so many values at most."""
 NO_NEWS = 60.0
 """Seconds for which an answer of a cloud or of Slurm that did not change is not written anew."""
 
@@ -188,37 +183,7 @@ class Ledger(StoppedMachines, Tunnels):
             stopped=tuple(m for m in machines if m.stopped is not None),
         )
 
-    # decisions, heartbeat, health
-
-    def record(self, *decisions: Decision) -> None:
-        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
-        with self._transaction(None) as db:
-            for begin in range(0, len(decisions), AT_ONCE):
-                some = decisions[begin : begin + AT_ONCE]
-                rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(some))
-                sql = f"insert into decisions ({DECISION_COLUMNS}) values {rows}"
-                last = db.execute(sql, decision_values(some)).lastrowid or 0
-                # The rows of one statement have consecutive numbers, as nobody else writes.
-                numbered = enumerate(some, last - len(some) + 1)
-                db.executemany(
-                    "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
-                    [(subject, number) for number, one in numbered for subject in one.subjects],
-                )
-
-    def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
-        """The last ``limit`` decisions about a node or ``job:ID``, oldest first."""
-        rows = self._select(
-            "select d.* from decision_subjects s join decisions d on d.id = s.decision "
-            "where s.subject = ? order by d.at desc, d.id desc limit ?",
-            subject,
-            limit,
-        )
-        return tuple(decision_from(row) for row in reversed(rows))
-
-    def last_decisions(self, limit: int) -> tuple[Decision, ...]:
-        """The last ``limit`` decisions of all, oldest first."""
-        rows = self._select("select * from decisions order by id desc limit ?", limit)
-        return tuple(decision_from(row) for row in reversed(rows))
+    # heartbeat, health
 
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
@@ -239,9 +204,9 @@ class Ledger(StoppedMachines, Tunnels):
                 return
             values = ", ".join(["(?, ?, ?, ?)"] * len(news))
             sql = f"insert or replace into health (name, checked, error, code) values {values}"
-            self._put("health", sql, *(value for h in news for value in astuple(h)))
             after = known | {h.name: h for h in news}
-            self._keep("health", tuple(after[name] for name in sorted(after)))
+            rows = tuple(after[name] for name in sorted(after))
+            self._put("health", sql, *(value for h in news for value in astuple(h)), rows=rows)
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
@@ -296,25 +261,3 @@ def _is_news(last: Health | None, health: Health) -> bool:
     if last is None or (last.error, last.code) != (health.error, health.code):
         return True
     return not 0 <= health.checked - last.checked < NO_NEWS
-
-
-def decision_values(decisions: Sequence[Decision]) -> list[object]:
-    """Values for DECISION_COLUMNS of one after the other."""
-    values: list[object] = []
-    for d in decisions:
-        detail = None if d.detail is None else to_json(d.detail)
-        values += (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
-    return values
-
-
-def decision_from(row: sqlite3.Row) -> Decision:
-    """A decision row as a value; ``detail`` comes back as plain JSON values."""
-    detail = row["detail"]
-    return Decision(
-        at=row["at"],
-        correlation=row["correlation"],
-        kind=row["kind"],
-        subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
-        reason=row["reason"],
-        detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
-    )

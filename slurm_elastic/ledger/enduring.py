@@ -95,9 +95,11 @@ class Enduring(Ledger):
             if not self._depth:
                 self._refuge.keep()
 
-    def _put(self, changes: str | None, sql: str, *values: object) -> None:
+    def _put(
+        self, changes: str | None, sql: str, *values: object, rows: tuple[object, ...] | None = None
+    ) -> None:
         with self._lock:
-            super()._put(changes, sql, *values)
+            super()._put(changes, sql, *values, rows=rows)
             if not self._depth:
                 self._refuge.keep()
 

@@ -1,11 +1,12 @@
-"""Histograms as counters by bucket, for both services: they outlive a restart like any counter."""
+"""The names of counters, and histograms as counters by bucket, for both services: they outlive a
+restart like any counter.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Mapping
-
-from slurm_elastic.ledger.marks import series
+from collections.abc import Iterable, Mapping
 
 BUCKETS: Mapping[str, tuple[float, ...]] = {
     "boot_seconds": (15, 30, 45, 60, 90, 120, 180, 300, 600),
@@ -16,6 +17,18 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "rescue_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
 }
 Counts = defaultdict[str, float]
+Labels = tuple[tuple[str, str], ...]
+
+
+@functools.lru_cache(4096)
+def series(name: str, **labels: str) -> str:
+    """The name of a counter with its labels: ``name{label="value"}``."""
+    text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{text}}}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
@@ -25,3 +38,15 @@ def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
             counts[series(f"{name}_bucket", le=f"{bound:g}", **labels)] += 1
     counts[series(f"{name}_bucket", le="+Inf", **labels)] += 1
     counts[series(f"{name}_sum", **labels)] += value
+
+
+def sums(
+    counted: Mapping[tuple[str, Labels], float], observed: Iterable[tuple[str, float, Labels]]
+) -> Counts:
+    """Counters and the values of histograms by their names."""
+    counts: Counts = defaultdict(float)
+    for (name, labels), value in counted.items():
+        counts[series(name, **dict(labels)) if labels else name] += value
+    for name, value, labels in observed:
+        observe(counts, name, value, **dict(labels))
+    return counts

@@ -13,8 +13,17 @@ import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger.marks import Marks, to_json
-from slurm_elastic.model import STANDING, Instance, InstanceState, LaunchSpec, Market, Offer, Pool
+from slurm_elastic.ledger.marks import Marks, to_json, to_jsons
+from slurm_elastic.model import (
+    STANDING,
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Offer,
+    Pool,
+    worst_price,
+)
 from slurm_elastic.model_ledger import DONE, FAILED, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 
@@ -104,7 +113,7 @@ class Machines(Marks):
         with self._transaction("machines", "launches") as db:
             launch = self._known(generation)
             for instance in instances:
-                worst = worst_price(instance, launch)
+                worst = worst_price(instance, launch.offers)
                 self._insert(instance, launch.pool, launch, now, worst)
             db.execute(
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
@@ -252,7 +261,7 @@ class Machines(Marks):
             if clouds is not None and before is None:
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
-                worst = worst_price(instance, launch)
+                worst = worst_price(instance, launch.offers)
             self._insert(instance, pool, launch, now, worst)
             self._name(instance, pool)
             db.execute(SEEN, seen_values(instance, instance.cloud, now, adopted=True))
@@ -293,8 +302,7 @@ class Machines(Marks):
     # inside
 
     def _known(self, generation: str) -> Launch:
-        is_open = (row for row in self.open_launches() if row.generation == generation)
-        launch = next(is_open, None) or self._launch(generation)
+        launch = self._launch(generation)
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
@@ -414,20 +422,24 @@ def same_call(one: Launch, other: Launch) -> bool:
 
 def launch_row(launch: Launch) -> tuple[object, ...]:
     """Values for LAUNCH_COLUMNS."""
+    offers = launch.offers if launch.alternatives else launch.offer
+    nodes, jobs, offer, accounts, owner = to_jsons(
+        launch.nodes, launch.jobs, offers, launch.accounts, launch.owner
+    )
     return (
         launch.generation,
         launch.request,
         launch.pool,
         launch.cloud,
-        to_json(launch.nodes),
-        to_json(launch.jobs),
-        to_json(launch.offers if launch.alternatives else launch.offer),
+        nodes,
+        jobs,
+        offer,
         launch.state,
         launch.created,
         launch.finished,
         launch.error,
-        to_json(launch.accounts),
-        to_json(launch.owner),
+        accounts,
+        owner,
         launch.recipe,
     )
 
@@ -459,6 +471,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
 def machine_row(machine: Machine) -> tuple[object, ...]:
     """Values for MACHINE_COLUMNS."""
     i = machine.instance
+    jobs, accounts = to_jsons(machine.jobs, machine.accounts)
     return (
         i.id,
         i.cloud,
@@ -472,7 +485,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         i.launched,
         i.address,
         machine.pool,
-        to_json(machine.jobs),
+        jobs,
         machine.last_seen,
         machine.misses,
         machine.suspending,
@@ -480,7 +493,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.why,
         machine.worst_price,
         machine.registered,
-        to_json(machine.accounts),
+        accounts,
         machine.stopping,
         machine.stopped,
         machine.born,
@@ -542,9 +555,3 @@ def seen_values(
         "now": now,
         "gone": GONE,
     }
-
-
-def worst_price(instance: Instance, launch: Launch) -> float:
-    """The highest price ($/h) a machine of that launch may come to."""
-    bought = [o for o in launch.offers if o.key == instance.offer_key] or launch.offers
-    return max(instance.price, *(offer.worst_price for offer in bought))

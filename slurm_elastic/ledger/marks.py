@@ -1,12 +1,11 @@
-"""The ledger's rows beside launches and machines: exclusions, directives, lifted requeues; what was
-paid by whom, and who used the machines; counters.
+"""The ledger's rows beside launches and machines: decisions, exclusions, directives, lifted
+requeues; what was paid by whom, and who used the machines; counters.
 
 Part of ``ledger.Ledger``, which opens the file and describes its tables.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,18 @@ import msgspec
 from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, HOLDS, Exclusion
-from slurm_elastic.model_ledger import Aside, Drained, Run
+from slurm_elastic.ledger.histograms import series
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, HOLDS, TIMED, Exclusion
+from slurm_elastic.model_ledger import Aside, Decision, Drained, Run
 from slurm_elastic.store.store import Store
 
 RUN_COLUMNS = "job, begin, end, label, user, uid, account, partition, shares"
 DIRECTIVE_COLUMNS = "word, who, since, starts, until, reason"
+DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
 EXCLUSION_COLUMNS = "kind, scope, until, cause, code, count, since, pool, about"
 
+AT_ONCE = 1000
+"""Decisions in one statement: sqlite takes so many values at most."""
 MINIMUM = 60.0
 """Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
 
@@ -59,17 +62,6 @@ _COUNT = (
 )
 
 
-@functools.lru_cache(4096)
-def series(name: str, **labels: str) -> str:
-    """The name of a counter with its labels: ``name{label="value"}``."""
-    text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))
-    return f"{name}{{{text}}}"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
 def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
     """The refusals and the machines that did not come up that ``new`` tells of."""
     failures = {one.scope: one.count for one in known if one.kind == BREAKER}
@@ -89,6 +81,36 @@ def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, f
 class Marks(Store):
     """All methods are one transaction each; ``_db`` is opened by the ledger."""
 
+    def record(self, *decisions: Decision) -> None:
+        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
+        with self._transaction(None) as db:
+            for begin in range(0, len(decisions), AT_ONCE):
+                some = decisions[begin : begin + AT_ONCE]
+                rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(some))
+                sql = f"insert into decisions ({DECISION_COLUMNS}) values {rows}"
+                last = db.execute(sql, decision_values(some)).lastrowid or 0
+                # The rows of one statement have consecutive numbers, as nobody else writes.
+                numbered = enumerate(some, last - len(some) + 1)
+                db.executemany(
+                    "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
+                    [(subject, number) for number, one in numbered for subject in one.subjects],
+                )
+
+    def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions about a node or ``job:ID``, oldest first."""
+        rows = self._select(
+            "select d.* from decision_subjects s join decisions d on d.id = s.decision "
+            "where s.subject = ? order by d.at desc, d.id desc limit ?",
+            subject,
+            limit,
+        )
+        return tuple(decision_from(row) for row in reversed(rows))
+
+    def last_decisions(self, limit: int) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions of all, oldest first."""
+        rows = self._select("select * from decisions order by id desc limit ?", limit)
+        return tuple(decision_from(row) for row in reversed(rows))
+
     def exclude(self, *exclusions: Exclusion) -> None:
         """Not to be used until then; each takes the place of an earlier of its kind and scope."""
         columns = EXCLUSION_COLUMNS
@@ -97,7 +119,7 @@ class Marks(Store):
         with self._transaction("exclusions") as db:
             db.executemany(sql, [exclusion_row(one) for one in exclusions])
             if counts:
-                self.count(counts)
+                db.executemany(_COUNT, list(counts.items()))
 
     def exclusions(self) -> tuple[Exclusion, ...]:
         """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
@@ -153,12 +175,9 @@ class Marks(Store):
         """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
         nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
         """
-        far, timed = now + longest, (COOL_DOWN, BREAKER, CAPACITY)
-        if not any(one.until > far and one.kind in timed for one in self.exclusions()):
-            return 0
         with self._transaction("exclusions") as db:
             sql = "update exclusions set until = ? where until > ? and kind in (?, ?, ?)"
-            return db.execute(sql, (now, far, *timed)).rowcount
+            return db.execute(sql, (now, now + longest, *TIMED)).rowcount
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
         """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""
@@ -310,6 +329,33 @@ class Marks(Store):
 def to_json(value: object) -> str:
     """Any of our values as JSON text."""
     return msgspec.json.encode(value).decode()
+
+
+def to_jsons(*values: object) -> list[str]:
+    """The same of each."""
+    return [msgspec.json.encode(value).decode() for value in values]
+
+
+def decision_values(decisions: Sequence[Decision]) -> list[object]:
+    """Values for DECISION_COLUMNS of one after the other."""
+    values: list[object] = []
+    for d in decisions:
+        detail = None if d.detail is None else to_json(d.detail)
+        values += (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
+    return values
+
+
+def decision_from(row: sqlite3.Row) -> Decision:
+    """A decision row as a value; ``detail`` comes back as plain JSON values."""
+    detail = row["detail"]
+    return Decision(
+        at=row["at"],
+        correlation=row["correlation"],
+        kind=row["kind"],
+        subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
+        reason=row["reason"],
+        detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
+    )
 
 
 def run_row(run: Run) -> tuple[object, ...]:

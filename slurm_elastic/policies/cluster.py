@@ -49,7 +49,6 @@ from slurm_elastic.policies.actions import (
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.node_state import (
     Phase,
-    at_anothers_address,
     ill,
     is_down,
     is_drained,
@@ -65,7 +64,6 @@ from slurm_elastic.policies.reconcile_rules import (
     Thresholds,
     TrackedInstance,
     due_repairs,
-    is_pinged,
     repairs,
 )
 from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, unwanted
@@ -189,8 +187,9 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         seen=snapshot.listed,
         held=frozenset(one.scope for one in snapshot.exclusions if one.kind == CAPACITY),
         elsewhere=_elsewhere(snapshot),
-        at_others=at_anothers_address([m.instance for m in snapshot.machines], view.values()),
-        pings=is_pinged(snapshot.slurmd_timeout),
+        machines=tuple(m.instance for m in snapshot.machines),
+        all_nodes=view,
+        slurmd_timeout=snapshot.slurmd_timeout,
         slurm_user=snapshot.terms.slurm_user,
         stopped=_stopped(snapshot),
     )

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Offer, Pool
+from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Market, Offer, Pool
 
 RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
 """Kinds of exclusions by which offers are ranked."""
@@ -34,10 +34,12 @@ class Excluded:
     ``explain``, ``status`` and ``offers`` tell that something is not to be used now.
 
     ``pause``: why nothing is bought for the pool at all, None where something may be; ``trial``:
-    why one machine may be tried at a time, empty where more may.
+    why one machine may be tried at a time, empty where more may. ``jobs`` are those that wait.
     """
 
-    def __init__(self, pool: Pool, exclusions: Iterable[Exclusion], now: float) -> None:
+    def __init__(
+        self, pool: Pool, exclusions: Sequence[Exclusion], now: float, jobs: Collection[int] = ()
+    ) -> None:
         lasting = []
         self.pause: str | None = None
         self.trial = ""
@@ -49,11 +51,19 @@ class Excluded:
         self._pool, self._now = pool, now
         self._wide = [c for c in lasting if "*" in c.scope or c.scope.count("/") != _PARTS - 1]
         self._of_offer = {c.scope: c for c in reversed(lasting)}
+        self._no_spot = no_spot(jobs, exclusions, now)
+
+    def among(self, offers: Iterable[Offer]) -> dict[str, str]:
+        """By key, why these are not asked now though their pool may buy; of those that are not."""
+        if not (self._of_offer or self._no_spot):
+            return {}
+        return {offer.key: why for offer in offers if (why := self.why(offer))}
 
     def why(self, offer: Offer) -> str | None:
         """Why the offer is not asked now though its pool may buy; None where it may be."""
-        if not self._of_offer:
-            return None
+        return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
+
+    def _cooling(self, offer: Offer) -> str | None:
         wide = (c for c in self._wide if _covers(c.scope, self._pool, offer))
         found = next(wide, None) or self._of_offer.get(offer.key)
         if found is None:

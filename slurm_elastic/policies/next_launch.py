@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model import NodeRequest, Offer, Placement
+from slurm_elastic.model import NodeRequest, Offer, Placement, Ranked
 from slurm_elastic.policies.boots import turn
 from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, rank, serving
 
@@ -24,32 +25,21 @@ _NO_BOUND = (sys.maxsize, "")
 
 
 class NextLaunch(Struct, frozen=True, kw_only=True):
-    """The next launch: ``nodes`` on the first of ``placement.ranked``; none where no offer can
-    serve, or where ``waiting`` nodes could be had but so many machines boot already that they wait
-    for their turn (``cap`` says at which bound). ``spare`` more nodes could be had, but not for
-    these, which are of use together only.
+    """The next launch: ``nodes``, for these ``jobs``, on the first of ``offers``; the others are
+    those of the same market that the cloud may use instead, as each could serve all ``nodes``
+    within every bound, best first. No nodes where no offer can serve, or where ``waiting`` nodes
+    could be had but so many machines boot already that they wait for their turn (``cap`` says at
+    which bound). ``spare`` more nodes could be had, but not for these, which are of use together
+    only.
     """
 
     placement: Placement
     nodes: tuple[str, ...] = ()
+    jobs: tuple[int, ...] = ()
+    offers: tuple[Offer, ...] = ()
     spare: int = 0
     waiting: tuple[str, ...] = ()
     cap: str = ""
-
-    @property
-    def offer(self) -> Offer:
-        """The offer to launch on; only where there are ``nodes``."""
-        return self.placement.ranked[0].offer
-
-    def alternatives(self, most: int) -> tuple[Offer, ...]:
-        """Up to ``most`` further offers that the cloud may use instead: those of the same market
-        that could each serve all ``nodes`` within every bound, best first.
-        """
-        others, market = self.placement.ranked[1:], self.offer.market
-        fitting = [
-            r.offer for r in others if r.offer.market is market and r.room >= len(self.nodes)
-        ]
-        return tuple(fitting[:most])
 
 
 def part_of(request: NodeRequest, nodes: Sequence[str]) -> NodeRequest:
@@ -71,11 +61,13 @@ def next_launch(
     caps: Sequence[tuple[str, int | None]] = (),
     startable: int | None = None,
     keys: Sequence[str] = DEFAULT_KEYS,
+    choices: int = 0,
 ) -> NextLaunch:
     """Decide the next launch of ``request``, of whose nodes ``had`` have machines already.
 
     ``todo`` are its gangs (``gang.gangs``), ``caps`` how many machines may boot at once by scope
-    (None: any number), ``startable`` how many the cloud's API would start now (None: any number).
+    (None: any number), ``startable`` how many the cloud's API would start now (None: any number),
+    and among ``choices`` further offers the cloud can choose in one launch.
     """
     left = tuple(n for n in request.nodes if n not in had)
     first = rank(part_of(request, left), offers, scope, now, keys)
@@ -89,7 +81,21 @@ def next_launch(
         return NextLaunch(placement=first, spare=room)
     whole = tuple(nodes) == left
     placement = first if whole else rank(part_of(request, nodes), offers, scope, now, keys)
-    return NextLaunch(placement=placement, nodes=nodes[: min(placement.ranked[0].room, allowed)])
+    nodes = nodes[: min(placement.ranked[0].room, allowed)]
+    return NextLaunch(
+        placement=placement,
+        nodes=nodes,
+        jobs=part_of(request, nodes).jobs,
+        offers=_offers(placement.ranked, len(nodes), choices),
+    )
+
+
+def _offers(ranked: Sequence[Ranked], count: int, choices: int) -> tuple[Offer, ...]:
+    """The best, and up to so many ``choices`` more of its market with room for as many nodes."""
+    best, *others = ranked
+    market = best.offer.market
+    fitting = (r.offer for r in others if r.offer.market is market and r.room >= count)
+    return (best.offer, *islice(fitting, choices))
 
 
 def _api_bound(cloud: str, startable: int | None, count: int) -> tuple[int, str]:

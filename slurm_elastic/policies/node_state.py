@@ -63,6 +63,11 @@ def is_busy(node: SlurmNode) -> bool:
     return bool(node.states & {"ALLOCATED", "MIXED", "COMPLETING"})
 
 
+def is_unneeded(node: SlurmNode) -> bool:
+    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
+    return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
+
+
 def is_anothers_address(
     node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
 ) -> bool:
@@ -263,18 +268,26 @@ def _cause(words: str) -> Ill | None:
 
 class NodeState(Struct, frozen=True, gc=False):
     """The meaning of Slurm's words for a node: where it is in its life, whether Slurm has given it
-    up, whether it answers (``is_answering``), and what ails it.
+    up, whether it answers (``is_answering``), whether a machine of it is of use (``is_unneeded``),
+    and what ails it.
     """
 
     phase: Phase
     down: bool
     answers: bool
+    unneeded: bool
     ails: Ill | None
 
 
 def states_of(nodes: Mapping[str, SlurmNode], slurm_user: str) -> dict[str, NodeState]:
     """By name, what Slurm's words for each node mean."""
     return {
-        name: NodeState(phase(node), is_down(node), is_answering(node), ill(node, slurm_user))
+        name: NodeState(
+            phase(node),
+            is_down(node),
+            is_answering(node),
+            is_unneeded(node),
+            ill(node, slurm_user),
+        )
         for name, node in nodes.items()
     }

@@ -26,7 +26,7 @@ from slurm_elastic.model import (
     Rejected,
     Usage,
 )
-from slurm_elastic.policies.exclusions import Excluded, no_spot
+from slurm_elastic.policies.exclusions import Excluded
 from slurm_elastic.protocols import RankingKey
 
 ROUNDED = 1.01
@@ -112,11 +112,11 @@ def rank(
     """
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
-    excluded = Excluded(request.pool, scope.exclusions, now)
-    unsavable = no_spot(request.jobs, scope.exclusions, now)
+    offers = tuple(offers)
+    excluded = Excluded(request.pool, scope.exclusions, now, request.jobs)
+    resting = excluded.among(offers)
     for offer in offers:
-        why = _rejection(request.pool, offer, scope, excluded) or excluded.why(offer)
-        why = why or (unsavable if offer.market is Market.SPOT else None)
+        why = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
         room, bound = _room(request, offer, scope, excluded)
         if why is None and room < 1:
             why = bound

@@ -78,10 +78,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from math import isfinite
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
 
 from slurm_elastic.model import OFF, STANDING, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -120,9 +120,11 @@ from slurm_elastic.policies.node_state import (
     Ill,
     NodeState,
     Phase,
+    at_anothers_address,
     is_busy,
     is_down,
     is_drained,
+    is_unneeded,
     phase,
     states_of,
 )
@@ -171,17 +173,14 @@ class Intent(Struct, frozen=True, kw_only=True):
     created: float
 
 
-class CloudView(Struct, frozen=True, kw_only=True):
+class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
 
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
-    ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``node_state.is_anothers_address``). ``pings``: whether
-    slurmctld finds out by itself, and soon, that a node does not answer
-    (``is_pinged``).
-    ``slurm_user`` is as whom slurmctld itself takes nodes out of service. ``states``: what the
-    words of ``nodes`` mean, whatever was given.
+    ``elsewhere`` are served by machines or open launches of other clouds; ``machines`` and
+    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` is how soon (s) slurmctld finds out by
+    itself that a node does not answer, ``slurm_user`` as whom it takes nodes out of service.
     """
 
     now: float
@@ -191,15 +190,28 @@ class CloudView(Struct, frozen=True, kw_only=True):
     seen: tuple[Instance, ...] | None
     held: frozenset[str] = field(default_factory=frozenset)
     elsewhere: frozenset[str] = field(default_factory=frozenset)
-    at_others: frozenset[str] = field(default_factory=frozenset)
-    pings: bool = True
+    machines: tuple[Instance, ...] = ()
+    all_nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
+    slurmd_timeout: float = 300.0
     slurm_user: str = ""
-    states: Mapping[str, NodeState] = field(default_factory=dict)
     stopped: tuple[StoppedInstance, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Read Slurm's words once: each rule asks for what they mean."""
-        force_setattr(self, "states", states_of(self.nodes, self.slurm_user))
+    @cached_property
+    def states(self) -> Mapping[str, NodeState]:
+        """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
+        return states_of(self.nodes, self.slurm_user)
+
+    @cached_property
+    def at_others(self) -> frozenset[str]:
+        """Nodes that have the address of another one, or of its machine, by now: asked where a node
+        answers though nothing is known to serve it.
+        """
+        return at_anothers_address(self.machines, self.all_nodes.values())
+
+    @property
+    def pings(self) -> bool:
+        """Whether slurmctld finds out by itself, and soon, that a node does not answer."""
+        return is_pinged(self.slurmd_timeout)
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
@@ -562,7 +574,7 @@ def _machine(
         return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
-    if is_unneeded(node):
+    if view.states[node.name].unneeded:
         return TerminateOrphan(machine=machine.id, reason=POWERED_DOWN)
     if machine.double_of:
         return TerminateDouble(
@@ -671,8 +683,10 @@ def _missing(
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
+    if machine.max_age is None:
+        return None
     age = age_of(machine.decided if machine.born is None else machine.born, view.now)
-    if machine.max_age is None or age <= machine.max_age:
+    if age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
         return None  # power_down would undo an admin's drain
@@ -824,11 +838,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
     ready: tuple[TerminateOrphan, ...]
     waiting: int
     standing: Mapping[str, Standing]
-
-
-def is_unneeded(node: SlurmNode) -> bool:
-    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
-    return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
 
 
 def overdue(

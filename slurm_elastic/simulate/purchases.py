@@ -133,7 +133,7 @@ class Purchases:
             if not decided.nodes:
                 spare = decided.spare
                 break
-            wanted, offer = len(decided.nodes), decided.offer
+            wanted, offer = len(decided.nodes), decided.offers[0]
             index = self._at[pool][offer.key]
             given = min(wanted, machines.stock(index, now, sales))
             self._answered(offer, given, wanted, now)

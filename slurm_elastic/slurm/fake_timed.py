@@ -123,12 +123,11 @@ class TimedSlurm(FakeSlurm):
     ) -> None:
         """As slurmctld does at once; the rest comes with ``step``."""
         with self._lock:
-            self._command(
-                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
-            )
+            said = told(address)
+            self._command("update_nodes", names=tuple(names), state=state, reason=reason, **said)
             wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
             for name in names:
-                self._nodes[name] = replace(self._known(name), **told(address))
+                self._nodes[name] = replace(self._known(name), **said)
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
@@ -145,7 +144,7 @@ class TimedSlurm(FakeSlurm):
     # inside
 
     def _update(self, name: str, state: str) -> None:
-        node = self._known(name)
+        node = self._nodes[name]
         match state:
             case "drain":
                 self._nodes[name] = replace(node, states=node.states | {"DRAIN"})

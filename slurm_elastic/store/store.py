@@ -106,11 +106,18 @@ class Store:
         with self._lock:
             return self._db.execute(sql, values).fetchall()
 
-    def _put(self, changes: str | None, sql: str, *values: object) -> None:
-        """One statement that writes, a transaction by itself or a part of the one that is open."""
+    def _put(
+        self, changes: str | None, sql: str, *values: object, rows: tuple[object, ...] | None = None
+    ) -> None:
+        """One statement that writes, a transaction by itself or a part of the one that is open.
+        ``rows`` are those of the table that it ``changes`` afterwards, for who knows them. Inside
+        a transaction nothing is remembered, as that may not come to its end.
+        """
         with self._lock:
             self._select(sql, *values)
             self._memory.pop(changes or "", None)
+            if changes and rows is not None and self._version is not None and not self._depth:
+                self._memory[changes] = rows
 
     def _tables(self, *names: str) -> list[tuple[Any, ...]]:
         """The rows of these TABLES, as of the last write here or ``refresh``; read anew each time
@@ -127,14 +134,6 @@ class Store:
                         self._memory[name] = rows
                 found.append(cast("tuple[Any, ...]", rows))
         return found
-
-    def _keep(self, name: str, rows: tuple[object, ...]) -> None:
-        """These are the rows now: for a write that knows what it came to, once it is on the disk.
-        The caller has the lock. Inside a transaction nothing is remembered, as that may not come to
-        its end.
-        """
-        if self._version is not None and not self._depth:
-            self._memory[name] = rows
 
     def _write(self, writes: Sequence[Write], applied: Callable[[], None] | None = None) -> None:
         """On the disk on return. Whoever gets the file writes for all that wait by then.

@@ -349,9 +349,9 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
         Exclusion(kind=COOL_DOWN, scope="pub/*/*/*", until=until, code="x", cause="y", count=9)
     )
     set_back(world, step + 0.01)
-    end_far(world.site)
+    end_far(world.site, world.ledger.exclusions())
     (cool_down,) = world.ledger.cool_downs(world.site.now())
     assert cool_down.until == until
     set_back(world, 120.0)
-    end_far(world.site)
+    end_far(world.site, world.ledger.exclusions())
     assert world.ledger.cool_downs(world.site.now()) == ()

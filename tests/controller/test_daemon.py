@@ -280,6 +280,36 @@ def test_it_looks_more_often_while_something_has_to_settle(world: World) -> None
     assert wake.waits == [0.3]
 
 
+def test_threads_without_anything_to_do_are_not_woken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    woken: list[str] = []
+
+    def note(name: str, task: PeriodicTask) -> None:
+        look = task._look
+
+        def noted() -> None:
+            woken.append(name)
+            look()
+
+        monkeypatch.setattr(task, "_look", noted)
+
+    note("overdue", world.daemon._overdue.looks)
+    note("settle", world.daemon._settler.looks)
+    world.advance(60)
+    assert woken == []
+    world.slurm.submit(2, ("pub2",))
+    world.advance(5)
+    assert set(woken) == {"overdue"}, "a machine boots, and no node is held"
+    world.advance(60)
+    woken.clear()
+    world.advance(60)
+    assert woken == []
+
+
 def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
     begun: dict[str, list[Future[bool]]] = {}
 

@@ -298,10 +298,10 @@ def test_a_clock_that_was_set_back(world: World, said: Callable[[str], list[str]
         for name, seconds in (("far", longest + 61), ("near", longest + 60))
     ]
     world.ledger.exclude(*rows)
-    end_far(world.site)
+    end_far(world.site, world.ledger.exclusions())
     assert said("the clock was set back: cool-downs and holds over count=1") == ["WARNING"]
     assert [c.scope for c in world.ledger.cool_downs(world.now)] == ["pub/near"]
-    end_far(world.site)
+    end_far(world.site, world.ledger.exclusions())
     assert len(said("the clock was set back")) == 1
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from slurm_elastic.controller.periodic import PeriodicTask, tick_all
+from slurm_elastic.directive import Directive, Pause
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import LedgerState
 from tests.controller.world import Inline, World
 
 BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
@@ -38,7 +40,7 @@ class Bed:
     def until(self, end: float, *tasks: PeriodicTask) -> list[float]:
         """The looks that are begun by then, ticking each second."""
         while self.clock < end:
-            tick_all(tasks)
+            tick_all(tasks, self.site.ledger.state)
             self.clock += 1.0
         return self.looks
 
@@ -125,3 +127,26 @@ def test_a_slurm_that_fails_is_in_the_status(bed: Bed, world: World) -> None:
     (health,) = [one for one in world.ledger.health() if one.name == "slurm"]
     assert (health.code, health.checked) == ("slurm", world.now)
     assert "Unable to contact" in (health.error or "")
+
+
+def test_a_task_that_is_idle_by_the_ledger_is_looked_at_once_it_is_not(bed: Bed) -> None:
+    task = bed.task(period=10.0, idle=lambda state: not state.directives)
+    assert bed.until(1015.0, task) == []
+    word = Directive(word=Pause(scope=""), who="root", since=bed.clock, starts=bed.clock)
+    bed.site.ledger.direct(word)
+    assert bed.until(1036.0, task) == [1020.0, 1030.0], "looks are a period apart"
+
+
+def test_the_ledger_is_read_once_and_only_where_a_task_is_due(bed: Bed) -> None:
+    reads: list[float] = []
+
+    def read() -> LedgerState:
+        reads.append(bed.clock)
+        return bed.site.ledger.state()
+
+    tasks = [bed.task(period=10.0, idle=lambda _: False), bed.task(period=10.0)]
+    for _ in range(11):
+        tick_all(tasks, read)
+        bed.clock += 1.0
+    assert reads == [1000.0, 1010.0]
+    assert bed.looks == [1000.0, 1000.0, 1010.0, 1010.0]

@@ -313,7 +313,8 @@ def test_a_machine_is_of_the_past_where_its_node_was_up_long_before_it_is_asked_
     many.slurm.set_node("m2", "IDLE", "CLOUD", "POWERING_DOWN")
     row = machine(many, "i-1", **({"node": "m1"} | changes))
     view = many.slurm.nodes(["m1", "m2", "m3"])
-    found = provision._past(many.site, "pub", ["m1", "m2"], view, [row], 100.0)
+    waits = provision._waiting_nodes(["m1", "m2"], view)
+    found = provision._past(many.site, "pub", waits, [row], 100.0)
     assert found == ([row] if old else [])
 
 
@@ -329,7 +330,8 @@ def test_of_a_request_only_what_slurm_waits_for_and_nothing_serves_is_left(
         many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     view = many.slurm.nodes(["m1", "m2", "m3"])
     asked = Request(id="r1", kind="resume", nodes=MANY[:4], jobs={}, received=many.now)
-    left = provision._still_wanted(many.site, asked, MANY[:4], view, {"m2"}, again=again)
+    waits = provision._waiting_nodes(MANY[:4], view)
+    left = provision._still_wanted(many.site, asked, MANY[:4], waits, {"m2"}, again=again)
     assert left == ["m1"]
     told = {n: [d.reason for d in many.ledger.decisions(n)] for n in MANY[:4]}
     gone = [] if again else ["Slurm does not have the node powering up (any more)"]

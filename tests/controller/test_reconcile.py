@@ -501,6 +501,6 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
         world.ledger.adopt(one, "burst", world.now)
         world.ledger.stopping(cloud, [one.id], "idle", world.now)
         world.ledger.has_stopped(cloud, {one.id: 0.01}, world.now)
-    LeakedInstances(world.site, []).report()
+    LeakedInstances(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health() if h.name == "paid machines"]
     assert (health.error or "").startswith("1 serve nobody: i-gone: ")

@@ -25,7 +25,7 @@ from slurm_elastic.bounded import Budget
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
-from slurm_elastic.config.tunnel import node_addresses
+from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
@@ -827,7 +827,8 @@ def test_the_secret_is_on_the_disk_before_it_has_its_name(
 def test_who_does_not_enrol_by_a_word_is_told_none(once: Bed, network: Network | None) -> None:
     config = once.site.config
     config = replace(config, join=replace(config.join, network=network))
-    assert enrolment_word(dataclasses.replace(once.site, config=config), "aws", "g1") == ""
+    site = dataclasses.replace(once.site, config=config, tunnelled=clouds_with_tunnel(config))
+    assert enrolment_word(site, "aws", "g1") == ""
 
 
 def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX
 from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.histograms import BUCKETS, observe
-from slurm_elastic.ledger.marks import series
+from slurm_elastic.ledger.histograms import BUCKETS, observe, series
 from slurm_elastic.model import COOL_DOWN, Exclusion, Image, Limits
 from slurm_elastic.model_ledger import Health, Run
 

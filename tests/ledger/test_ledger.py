@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import AT_ONCE, Decision, Health, Ledger
+from slurm_elastic.ledger import Decision, Health, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.marks import to_json
+from slurm_elastic.ledger.marks import AT_ONCE, to_json
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,

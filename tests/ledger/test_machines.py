@@ -11,8 +11,7 @@ from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.machines import worst_price
-from slurm_elastic.model import InstanceState, Market
+from slurm_elastic.model import InstanceState, Market, worst_price
 from slurm_elastic.model_ledger import Launch, Machine
 
 
@@ -118,7 +117,7 @@ def test_the_most_that_a_machine_may_cost_is_that_of_its_offer(
     ledger.intend(replace(spec(), alternatives=alternatives), "r", T0)
     launch = ledger.launch("g1")
     assert launch is not None
-    assert worst_price(instance(bought=bought), launch) == worst  # type: ignore[arg-type]
+    assert worst_price(instance(bought=bought), launch.offers) == worst  # type: ignore[arg-type]
     ledger.launched("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
     assert [m.worst_price for m in ledger.machines()] == [worst]
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.ledger.histograms import BUCKETS, Counts, observe
-from slurm_elastic.ledger.marks import series
+from slurm_elastic.ledger.histograms import BUCKETS, Counts, observe, series
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,

@@ -36,19 +36,21 @@ def decide(
     *,
     caps: tuple[tuple[str, int | None], ...] = (),
     startable: int | None = None,
+    choices: int = 0,
 ) -> NextLaunch:
     names = tuple(dict.fromkeys(n for of in jobs.values() for n in of))
     request = NodeRequest(id="r", pool=POOL, nodes=names, jobs=tuple(jobs), job_nodes=jobs)
     todo = gangs(names, jobs)
     return next_launch(
-        request, todo, had, offers, scope or Scope(), 0.0, caps=caps, startable=startable
-    )
+        request, todo, had, offers, scope or Scope(), 0.0, caps=caps, startable=startable,
+        choices=choices,
+    )  # fmt: skip
 
 
 def test_all_nodes_go_to_the_best_offer_that_has_room() -> None:
     found = decide({1: ("n1", "n2"), 2: ("n3",)})
     assert found.nodes == ("n1", "n2", "n3")
-    assert found.offer is SPOT
+    assert found.offers[0] is SPOT
     assert (found.waiting, found.spare) == ((), 0)
 
 
@@ -109,15 +111,14 @@ def test_nodes_that_wait_for_their_turn_leave_the_rest_of_the_room() -> None:
 
 
 def test_alternatives_are_of_the_same_market_and_could_serve_all() -> None:
-    found = decide({1: ("n1", "n2")})
-    assert found.alternatives(19) == (SPOT_B,)
-    assert found.alternatives(0) == ()
+    assert decide({1: ("n1", "n2")}, choices=19).offers == (SPOT, SPOT_B)
+    assert decide({1: ("n1", "n2")}).offers == (SPOT,)
     narrow = offer(Market.SPOT, 0.04, zone="b", free=1)
-    assert decide({1: ("n1", "n2")}, (SPOT, narrow)).alternatives(19) == ()
+    assert decide({1: ("n1", "n2")}, (SPOT, narrow), choices=19).offers == (SPOT,)
     enough = offer(Market.SPOT, 0.04, zone="b", free=2)
-    assert decide({1: ("n1", "n2")}, (SPOT, enough)).alternatives(19) == (enough,)
+    assert decide({1: ("n1", "n2")}, (SPOT, enough), choices=19).offers == (SPOT, enough)
     third = offer(Market.SPOT, 0.05, zone="c")
-    assert decide({1: ("n1",)}, (SPOT, SPOT_B, third)).alternatives(1) == (SPOT_B,)
+    assert decide({1: ("n1",)}, (SPOT, SPOT_B, third), choices=1).offers == (SPOT, SPOT_B)
 
 
 def test_without_an_offer_the_placement_says_why() -> None:

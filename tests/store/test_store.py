@@ -332,16 +332,19 @@ def test_several_writes_together_are_all_there_or_none(one: Remembering, other: 
     assert one.known() == ("a", "b")
 
 
+NOTHING = "delete from notes where false"
+
+
 def test_what_a_write_came_to_is_remembered_outside_of_transactions_alone(
     one: Remembering,
 ) -> None:
-    one._keep("notes", ("x",))
+    one._put("notes", NOTHING, rows=("x",))
     assert one.known() == (), "before the first pass"
     one.refresh()
     with one.together():
-        one._keep("notes", ("x",))
+        one._put("notes", NOTHING, rows=("x",))
     assert one.known() == ()
-    one._keep("notes", ("x",))
+    one._put("notes", NOTHING, rows=("x",))
     assert one.known() == ("x",)
 
 
