@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 from patience import awake, patience, stretched
 from providers.openstack.bed import CREATE
-from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
@@ -31,27 +28,12 @@ from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
 from .bed import CPUS, MEMORY, PlaneBed
-from .plane import ControlPlane
 
 pytestmark = pytest.mark.timeout(3600)  # the first time packages are installed
 PATIENCE = 120.0
 PUBLIC_KEY = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKHEMUoaGpmXUnUJYxwGzHTL7xUZVxvXV3WXvW0CqNhi doctor"
 )
-
-
-@pytest.fixture(scope="module")
-def wire(control_plane: ControlPlane) -> Iterator[StandIn]:
-    with StandIn(behind=control_plane.place.endpoint("nova")).serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(control_plane: ControlPlane, wire: StandIn, tmp_path: Path) -> Iterator[PlaneBed]:
-    wire.reset()
-    made = PlaneBed(control_plane, wire, tmp_path)
-    yield made
-    made.tidy()
 
 
 def running(provider: Provider, count: int) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from image.files import empty_qcow2, image_at
-from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.configfile import load
@@ -18,23 +16,8 @@ from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import open_images, open_provider
 
 from .bed import CPUS, MEMORY, PlaneBed
-from .plane import ControlPlane
 
 pytestmark = pytest.mark.timeout(3600)  # the first time packages are installed
-
-
-@pytest.fixture(scope="module")
-def wire(control_plane: ControlPlane) -> Iterator[StandIn]:
-    with StandIn(behind=control_plane.place.endpoint("nova")).serving() as running:
-        yield running
-
-
-@pytest.fixture
-def bed(control_plane: ControlPlane, wire: StandIn, tmp_path: Path) -> Iterator[PlaneBed]:
-    wire.reset()
-    made = PlaneBed(control_plane, wire, tmp_path)
-    yield made
-    made.tidy()
 
 
 def configured(bed: PlaneBed, tmp_path: Path) -> Path:
