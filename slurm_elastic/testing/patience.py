@@ -20,7 +20,7 @@ IDLE, MOST = 2.0, 10.0
 STANDSTILL = 60.0
 """Seconds on top: for so long a machine may stand still, and do nothing within any deadline."""
 LOOK, SHARE, RAREST = 0.02, 0.05, 0.5
-"""Seconds between two looks of ``eventually``: at first, by what was waited already, at most."""
+"""Seconds between two looks of who waits: at first, by what was waited already, at most."""
 TICK, GAP = 0.05, 0.5
 """Seconds between two looks of ``awake``, and the most that one counts for."""
 
@@ -51,8 +51,13 @@ def eventually(
     deadline = began + patience(seconds)
     while not (value := condition()):
         assert time.monotonic() < deadline, told()
-        time.sleep(max(LOOK, min((time.monotonic() - began) * SHARE, RAREST)))
+        pause(began)
     return value
+
+
+def pause(began: float, least: float = LOOK) -> None:
+    """Sleep until the next look of who waits since ``began`` (``time.monotonic``)."""
+    time.sleep(max(least, min((time.monotonic() - began) * SHARE, RAREST)))
 
 
 class Awake:
