@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import botocore_data
 import leaks
 import pytest
 from guarded import guard_all
@@ -22,6 +23,7 @@ from slurm_elastic.sandbox.endpoints import isolated_env
 pytest.register_assert_rewrite("slurm_elastic.testing")
 pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
+botocore_data.keep()
 _isolated = isolated_env(os.environ)
 for _name in os.environ.keys() - _isolated.keys():
     del os.environ[_name]

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
-from patience import undisturbed
+from patience import eventually, undisturbed
+
+from slurm_elastic.testing import patience as waiting
 
 STOOD = 2.0
 CHILD = """
@@ -38,6 +41,24 @@ def test_a_standstill_is_left_out_and_known() -> None:
         seconds, longest = map(float, child.stdout.readline().split())
         assert seconds <= time.monotonic() - began - STOOD + 1.0
         assert longest >= STOOD - 0.2
+
+
+def test_a_condition_is_asked_more_rarely_the_longer_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, pauses = 0.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        pauses.append(seconds)
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    assert eventually(lambda: now >= 30.0, 60.0)
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (waiting.LOOK, waiting.RAREST)
+    with pytest.raises(AssertionError, match="it is still 7"):
+        eventually(lambda: False, 1.0, lambda: "it is still 7")
 
 
 class Failing:

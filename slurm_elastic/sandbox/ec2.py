@@ -131,25 +131,22 @@ class Front:
         self._tokens: dict[str, _Launch] = {}
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
         self._imports = ec2_images.Imports()
+        self._services = {
+            ec2_quotas.TARGET: self._quota,
+            ec2_pricelist.TARGET: self._price_list,
+            ec2_events.TARGET: self._queues,
+        }
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        size = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(size)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         path = environ.get("PATH_INFO", "")
-        wanted = environ.get("HTTP_X_AMZ_TARGET", "")
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
-        elif wanted.startswith(ec2_quotas.TARGET):
-            answer = self._quota(wanted.removeprefix(ec2_quotas.TARGET), body)
-        elif wanted.startswith(ec2_pricelist.TARGET):
-            answer = self._price_list(wanted.removeprefix(ec2_pricelist.TARGET), body)
-        elif wanted.startswith(ec2_events.TARGET):
-            answer = self._queues(wanted.removeprefix(ec2_events.TARGET), environ, body)
         elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
             return self._bucket(environ, body, start_response)
         else:
-            answer = self._api(environ, body)
+            answer = self._served(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
         start_response(f"{answer.status} {'OK' if answer.status == 200 else 'Refused'}", headers)
         return [answer.body]
@@ -178,6 +175,12 @@ class Front:
             return Answer(400, text, "application/json")
         return Answer(200, msgspec.json.encode(result), "application/json")
 
+    def _served(self, environ: Environ, body: bytes) -> Answer:
+        """By the service that the request names; EC2's have no name there."""
+        service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
+        named = self._services.get(service + dot)
+        return named(action, environ, body) if named else self._api(environ, body)
+
     def _api(self, environ: Environ, body: bytes) -> Answer:
         call = parse(body, environ.get("HTTP_AUTHORIZATION", ""))
         with self._lock:
@@ -196,7 +199,7 @@ class Front:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
 
-    def _price_list(self, action: str, body: bytes) -> Answer:
+    def _price_list(self, action: str, _environ: Environ, body: bytes) -> Answer:
         """Another service, too."""
         with self._lock:
             self.cloud.calls[action] += 1
@@ -227,7 +230,7 @@ class Front:
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
 
-    def _quota(self, action: str, body: bytes) -> Answer:
+    def _quota(self, action: str, _environ: Environ, body: bytes) -> Answer:
         """Another service of Amazon's, whose errors have another form."""
         with self._lock:
             self.cloud.calls[action] += 1

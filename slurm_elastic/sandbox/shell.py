@@ -20,6 +20,8 @@ from slurm_elastic.slurm.cli import SlurmCli
 T = TypeVar("T")
 BUSY = 60.0
 """Seconds for which a read is repeated while slurmctld is too busy to answer."""
+PATIENCE_SHARE, LONGEST_PAUSE = 0.1, 1.0
+"""Of the time that was waited already, so much may pass until the next look (s, at most)."""
 _NO_ANSWER = ("timed out", "no answer in", "Zero Bytes were transmitted")
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 
@@ -93,12 +95,16 @@ class Shell:
     def wait_for(
         self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
     ) -> T:
-        """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds."""
-        until = time.monotonic() + timeout
+        """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds.
+
+        First every ``period`` seconds, then by and by more rarely: most looks start a command.
+        """
+        began = time.monotonic()
         while not (value := condition()):
-            if time.monotonic() >= until:
+            waited = time.monotonic() - began
+            if waited >= timeout:
                 raise SandboxError(f"not within {timeout:g} s: {what}")
-            time.sleep(period)
+            time.sleep(max(period, min(waited * PATIENCE_SHARE, LONGEST_PAUSE)))
         return value
 
     def wait_job(self, job: int, *states: str, timeout: float = 180.0) -> dict[str, str]:

@@ -19,6 +19,8 @@ IDLE, MOST = 2.0, 10.0
 """By how much a deadline is stretched on an idle machine, and at most."""
 STANDSTILL = 60.0
 """Seconds on top: for so long a machine may stand still, and do nothing within any deadline."""
+LOOK, SHARE, RAREST = 0.02, 0.05, 0.5
+"""Seconds between two looks of who waits: at first, by what was waited already, at most."""
 TICK, GAP = 0.05, 0.5
 """Seconds between two looks of ``awake``, and the most that one counts for."""
 
@@ -41,12 +43,21 @@ def eventually(
     seconds: float = 60.0,
     told: Callable[[], object] = lambda: "it did not happen",
 ) -> T:
-    """Wait until ``condition`` is true; its value. ``told`` goes into the failure."""
-    deadline = time.monotonic() + patience(seconds)
+    """Wait until ``condition`` is true; its value. ``told`` goes into the failure.
+
+    It is asked more rarely by and by: many a condition starts a process each time.
+    """
+    began = time.monotonic()
+    deadline = began + patience(seconds)
     while not (value := condition()):
         assert time.monotonic() < deadline, told()
-        time.sleep(0.02)
+        pause(began)
     return value
+
+
+def pause(began: float, least: float = LOOK) -> None:
+    """Sleep until the next look of who waits since ``began`` (``time.monotonic``)."""
+    time.sleep(max(least, min((time.monotonic() - began) * SHARE, RAREST)))
 
 
 class Awake:

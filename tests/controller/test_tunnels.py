@@ -124,6 +124,17 @@ class Bed:
             pause=0.0,  # type: ignore[arg-type]
         )
 
+    def lose_ledger(self) -> None:
+        """The daemon starts with an empty one: it has asked no cloud for its machines yet."""
+        self.close()
+        (self.path / "ledger.db").rename(self.path / "lost.db")
+        self.ledger = Ledger(self.path / "ledger.db")
+        self.open()
+
+    def close(self) -> None:
+        self.tunnels.close()
+        self.ledger.close()
+
     def machine(self, node: str = "pub1", ident: str = "") -> Instance:
         one = Instance(
             id=ident or f"i-{node}", cloud="aws", node=node, generation=new_generation(self.now),
@@ -161,8 +172,15 @@ def site_with(site: Site, monotonic: Callable[[], float]) -> Site:
 def bed(tmp_path: Path) -> Iterator[Bed]:
     made = Bed(tmp_path)
     yield made
-    made.tunnels.close()
-    made.ledger.close()
+    made.close()
+
+
+@pytest.fixture
+def walled(tmp_path: Path) -> Iterator[Bed]:
+    """Without a tunnel: the hub has a firewall alone."""
+    made = Bed(tmp_path, Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES))
+    yield made
+    made.close()
 
 
 def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> None:
@@ -364,12 +382,8 @@ def test_with_a_lost_ledger_machines_stay_in(bed: Bed) -> None:
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.tunnels.close()
-    bed.ledger.close()
-    (bed.path / "ledger.db").rename(bed.path / "lost.db")
     bed.cloud.printed.clear()  # consoles are short
-    bed.ledger = Ledger(bed.path / "ledger.db")
-    bed.open()
+    bed.lose_ledger()
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True)}, "nobody has asked the cloud yet"
     bed.ledger.adopt(replace(one, address=None), "pub", bed.now)
@@ -524,13 +538,9 @@ def test_with_a_lost_ledger_a_key_of_another_machines_row_is_not_believed(bed: B
 
 
 def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_of_another(
-    tmp_path: Path,
+    bed: Bed,
 ) -> None:
-    bed = Bed(tmp_path)
-    bed.ledger.close()
-    bed.ledger = Ledger(tmp_path / "new.db")
-    bed.tunnels.close()
-    bed.open()
+    bed.lose_ledger()
     one = bed.machine()
     address = bed.tunnels._addresses[one.node]
     bed.ledger.enrol(
@@ -543,62 +553,48 @@ def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_
     bed.clock += bed.site.config.timings.reconcile
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1)}
-    bed.tunnels.close()
-    bed.ledger.close()
 
 
 def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end(
-    tmp_path: Path,
+    walled: Bed,
 ) -> None:
-    bed = Bed(tmp_path, Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES))
-    bed.ledger.close()
-    bed.ledger = Ledger(tmp_path / "new.db")
-    bed.tunnels.close()
-    bed.open()
-    bed.hub.peers = (Peer(address="10.0.0.5"), Peer(address="10.0.0.6"))
-    bed.tunnels.look()
-    assert [p.address for p in bed.hub.peers] == ["10.0.0.5", "10.0.0.6"]
-    one, other = bed.machine(), replace(bed.machine("pub2"), address="10.0.0.6")
-    bed.ledger.observe("aws", [one, other], bed.now)
-    bed.ledger.suspending("aws", [one.id], "idle", bed.now)
-    bed.tunnels.look()
-    assert [p.address for p in bed.hub.peers] == ["10.0.0.6"], "its end is decided"
-    bed.ledger.ended("aws", [other.id], "not listed", bed.now)
-    bed.tunnels.look()
-    assert bed.hub.peers == ()
-    bed.hub.peers = (Peer(address="10.0.0.7"),)
-    bed.clock += bed.site.config.timings.reconcile
-    bed.tunnels.look()
-    assert [p.address for p in bed.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
-    bed.ledger.read_whole("aws", bed.now)
-    bed.tunnels.look()
-    assert bed.hub.peers == ()
-    bed.tunnels.close()
-    bed.ledger.close()
+    walled.lose_ledger()
+    walled.hub.peers = (Peer(address="10.0.0.5"), Peer(address="10.0.0.6"))
+    walled.tunnels.look()
+    assert [p.address for p in walled.hub.peers] == ["10.0.0.5", "10.0.0.6"]
+    one, other = walled.machine(), replace(walled.machine("pub2"), address="10.0.0.6")
+    walled.ledger.observe("aws", [one, other], walled.now)
+    walled.ledger.suspending("aws", [one.id], "idle", walled.now)
+    walled.tunnels.look()
+    assert [p.address for p in walled.hub.peers] == ["10.0.0.6"], "its end is decided"
+    walled.ledger.ended("aws", [other.id], "not listed", walled.now)
+    walled.tunnels.look()
+    assert walled.hub.peers == ()
+    walled.hub.peers = (Peer(address="10.0.0.7"),)
+    walled.clock += walled.site.config.timings.reconcile
+    walled.tunnels.look()
+    assert [p.address for p in walled.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
+    walled.ledger.read_whole("aws", walled.now)
+    walled.tunnels.look()
+    assert walled.hub.peers == ()
 
 
 def test_a_machine_that_is_learnt_of_while_the_hub_is_told_stays_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    walled: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed = Bed(tmp_path, Network(kind=NetworkKind.NONE, firewall=Firewall.NFTABLES))
-    bed.ledger.close()
-    bed.ledger = Ledger(tmp_path / "new.db")
-    bed.tunnels.close()
-    bed.open()
-    bed.hub.peers = (Peer(address="10.0.0.5"),)
-    seen = bed.tunnels._seen
+    walled.lose_ledger()
+    walled.hub.peers = (Peer(address="10.0.0.5"),)
+    seen = walled.tunnels._seen
 
     def seen_before() -> Admission:
         found = seen()
-        bed.ledger.observe("aws", [bed.machine()], bed.now)
-        bed.ledger.read_whole("aws", bed.now)
+        walled.ledger.observe("aws", [walled.machine()], walled.now)
+        walled.ledger.read_whole("aws", walled.now)
         return found
 
-    monkeypatch.setattr(bed.tunnels, "_seen", seen_before)
-    assert bed.tunnels.apply()
-    assert [p.address for p in bed.hub.peers] == ["10.0.0.5"]
-    bed.tunnels.close()
-    bed.ledger.close()
+    monkeypatch.setattr(walled.tunnels, "_seen", seen_before)
+    assert walled.tunnels.apply()
+    assert [p.address for p in walled.hub.peers] == ["10.0.0.5"]
 
 
 def test_who_enrols_and_whose_key_is_not_believed_is_in_the_log(
@@ -608,7 +604,7 @@ def test_who_enrols_and_whose_key_is_not_believed_is_in_the_log(
     bed.prints(bed.machine("pub1"), K1)
     bed.until(lambda: bed.admitted() == {(K1, True)})
     address = bed.hub.peers[0].address
-    assert f"enrolled node=pub1 address={address} key={K1}" in caplog.text
+    bed.until(lambda: f"enrolled node=pub1 address={address} key={K1}" in caplog.text)
     bed.prints(bed.machine("pub2"), K1)
     bed.until(lambda: "not-enrolled" in bed.kinds("pub2"))
     (wrong,) = [r for r in caplog.records if r.getMessage().startswith("not enrolled node=pub2")]
@@ -706,8 +702,7 @@ def once(tmp_path: Path) -> Iterator[Bed]:
     network = Network(endpoint="192.0.2.1:51820", enrol=Enrol.ONCE)
     made = Bed(tmp_path, network, FakeDesk(tmp_path))
     yield made
-    made.tunnels.close()
-    made.ledger.close()
+    made.close()
 
 
 class FakeDesk:
@@ -751,11 +746,7 @@ def test_with_a_lost_ledger_who_has_yet_to_enrol_reaches_no_more_than_before(onc
     once.tunnels.look()
     ((key, live),) = once.admitted()
     assert not live
-    once.tunnels.close()
-    once.ledger.close()
-    (once.path / "ledger.db").rename(once.path / "lost.db")
-    once.ledger = Ledger(once.path / "ledger.db")
-    once.open()
+    once.lose_ledger()
     once.tunnels.look()
     assert once.admitted() == {(key, False)}, "nobody has asked the cloud yet"
     once.ledger.adopt(replace(one, address=None), "pub", once.now)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from patience import patience
+from patience import patience, pause
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.slurm import install
@@ -78,11 +78,12 @@ class Ran(Struct, frozen=True, kw_only=True):
 
 def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -> None:
     """Poll until ``probe`` is true; a failure says what was waited for."""
-    deadline = time.monotonic() + patience(seconds)
+    began = time.monotonic()
+    deadline = began + patience(seconds)
     while not probe():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.1)
+        pause(began, 0.1)
 
 
 class SubmissionSite:

@@ -17,7 +17,6 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.slurm.prompt import PATIENCE as PATIENCE_OF_COMMANDS
 from tests.e2e.trying import (
-    CLI,
     Trying,
     conf_with,
     config_with,
@@ -29,7 +28,15 @@ from tests.e2e.trying import (
     steps,
     tried,
 )
-from tests.e2e.world import PATIENCE, cleared, ledger, live_ec2, machines, slurmctld_away
+from tests.e2e.world import (
+    PATIENCE,
+    cleared,
+    forget_cool_downs,
+    ledger,
+    live_ec2,
+    machines,
+    slurmctld_away,
+)
 
 pytestmark = pytest.mark.e2e
 SIZE = {"cpus": 2, "memory": 1256, "real_memory": 1000}
@@ -74,8 +81,8 @@ def namespaces() -> None:
 def as_new(site: Sandbox) -> Iterator[None]:
     yield
     site.ec2.heal()
-    site.run([*CLI, "clear", "--all"])
     cleared(site)
+    forget_cool_downs(site)
     site.wait_for(
         lambda: not any("DRAIN" in n.states for n in site.nodes().values()), PATIENCE, "no hold"
     )

@@ -7,12 +7,13 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
+from slurm_elastic.cli.clear import clear
+from slurm_elastic.config.configfile import load
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model import COOL_DOWN
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
@@ -167,9 +168,10 @@ def back_to_zero(site: Sandbox) -> None:
 
 
 def _zero(site: Sandbox) -> bool:
-    nodes = site.nodes()
-    off = all(phase(nodes[n]) is Phase.POWERED_DOWN for n in cloud_nodes(site))
-    return off and not live_ec2(site) and not machines(site)
+    if live_ec2(site) or machines(site):
+        return False  # without asking Slurm, which takes a command
+    off = [n for n in site.nodes().values() if "CLOUD" in n.states]
+    return all(phase(node) is Phase.POWERED_DOWN for node in off)
 
 
 def cleared(site: Sandbox) -> None:
@@ -179,7 +181,7 @@ def cleared(site: Sandbox) -> None:
 
     def none_is_up() -> bool:
         nodes = site.nodes()
-        up = [name for name in cloud_nodes(site) if phase(nodes[name]) is Phase.UP]
+        up = [n for n, node in nodes.items() if "CLOUD" in node.states and phase(node) is Phase.UP]
         for name in up:
             site.run(["scontrol", "update", f"nodename={name}", "state=power_down"], check=False)
         return not up
@@ -189,10 +191,10 @@ def cleared(site: Sandbox) -> None:
 
 
 def forget_cool_downs(site: Sandbox) -> None:
-    """Else the next test would begin with offers that are cooling, for longer each time."""
-    book = Ledger(site.layout.dir / "state" / "ledger.db")
-    try:
-        for cool_down in book.cool_downs(time.time()):
-            book.readmit(COOL_DOWN, cool_down.scope)
-    finally:
-        book.close()
+    """Else the next test would begin with offers that are cooling, for longer each time.
+
+    As the operator's command does: nodes that are held for them are looked at anew at once.
+    """
+    config = load(site.layout.config)
+    with closing(Ledger(config.state / "ledger.db")) as book:
+        clear(config, book, None, time.time())

@@ -17,7 +17,8 @@ from tests.package.head import Head, head, root
 REPO = Path(__file__).parents[2]
 SITE = "/srv/site"
 BOTH = "slurm-elasticd slurm-elastic-ckptman"
-ENV = f'eval "$(slurm-elastic sandbox env --dir {SITE})"; cd {SITE}/work; '
+ENV_FILE = "/run/site.env"
+ENV = f". {ENV_FILE}; cd {SITE}/work; "
 RESTART = f"""
 from pathlib import Path
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -97,7 +98,8 @@ def site(machine: Head) -> None:
             mkdir -p /etc/systemd/system/$name.service.d
             printf '[Service]\\nReadWritePaths={SITE}\\n' >/etc/systemd/system/$name.service.d/site.conf
         done
-        slurm-elastic sandbox env --dir {SITE} | sed -n 's/^export \\(.*\\);$/\\1/p' >/etc/default/slurm-elastic
+        slurm-elastic sandbox env --dir {SITE} >{ENV_FILE}
+        sed -n 's/^export \\(.*\\);$/\\1/p' {ENV_FILE} >/etc/default/slurm-elastic
         systemctl daemon-reload
         systemctl start {BOTH}
         """

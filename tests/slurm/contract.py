@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import pytest
-from patience import patience
+from patience import patience, pause
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -44,10 +44,11 @@ class Bed(Protocol):
 
 def until(read: Callable[[], T], holds: Callable[[T], object]) -> T:
     """A real slurmctld needs a moment."""
-    deadline = time.monotonic() + patience(PATIENCE)
+    began = time.monotonic()
+    deadline = began + patience(PATIENCE)
     while not holds(value := read()):
         assert time.monotonic() < deadline, value
-        time.sleep(0.2)
+        pause(began, 0.2)
     return value
 
 

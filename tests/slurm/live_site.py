@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from patience import patience
+from patience import patience, pause
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.slurm import dryrun, siteconf
@@ -65,10 +65,11 @@ exec /usr/sbin/slurmctld -f {root}/etc/slurm.conf
 
 
 def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -> None:
-    deadline = time.monotonic() + patience(seconds)
+    began = time.monotonic()
+    deadline = began + patience(seconds)
     while not probe():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        pause(began, 0.1)
 
 
 class LiveSite:

@@ -10,11 +10,10 @@ from typing import Any
 import boto3
 import pytest
 from emulated import running_ec2
-from image.files import image_at
+from image.files import NAME, POOL_IMAGE, image_at, opened, sent
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed
 
-from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     ConfigError,
@@ -23,9 +22,6 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import ImageChoice
-from slurm_elastic.protocols import ImageStore
-from slurm_elastic.providers import open_images
 from slurm_elastic.providers.aws import imports
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -34,8 +30,6 @@ from slurm_elastic.testing.contract import UUID, spec_for
 pytestmark = pytest.mark.usefixtures("guarded")
 
 BUCKET = "site-images"
-NAME = "slurm-24.11.5-debian-13.1-20261101"
-POOL_IMAGE = ImageChoice(os="debian", version="13", software=("slurm-24.11",))
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +65,6 @@ def bed(ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     for one in made.client.describe_snapshots(OwnerIds=["self"])["Snapshots"]:
         made.client.delete_snapshot(SnapshotId=one["SnapshotId"])
     return made
-
-
-def opened(bed: Shelf, **more: object) -> ImageStore:
-    return open_images(bed.settings(timeout=20.0, **more), Cluster(name="site", uuid=UUID))
-
-
-def sent(bed: Shelf, path: Path, said: list[str] | None = None, **more: bool) -> list[str]:
-    said = [] if said is None else said
-    upload(opened(bed), image_file(path, None, None), said.append, **more)
-    return said
 
 
 def test_a_pool_finds_what_was_uploaded_and_nothing_is_imported_twice(

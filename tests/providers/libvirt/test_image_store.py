@@ -5,23 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from image.files import empty_qcow2, image_at
+from image.files import NAME, empty_qcow2, image_at, opened, qcow2_at, sent
 from libvirt_hosts import Fault
 
-from slurm_elastic.config import Cluster
 from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.protocols import ImageStore
-from slurm_elastic.providers import open_images
 from slurm_elastic.providers.libvirt import image_store
 from slurm_elastic.providers.libvirt.settings import LibvirtHost
-from slurm_elastic.testing.contract import UUID, spec_for
+from slurm_elastic.testing.contract import spec_for
 
 from .bed import HOST, IMAGE, LibvirtBed
 
 pytestmark = pytest.mark.engine
 
-NAME = "slurm-24.11.5-debian-13.1-20261101"
 VOLUME = f"{NAME}.qcow2"
 
 
@@ -30,24 +26,10 @@ def bed(qemu: LibvirtBed) -> LibvirtBed:
     return qemu
 
 
-def opened(bed: LibvirtBed, **more: object) -> ImageStore:
-    return open_images(bed.settings(**({"timeout": 20.0} | more)), Cluster(name="site", uuid=UUID))
-
-
-def sent(bed: LibvirtBed, path: Path, said: list[str] | None = None, **more: bool) -> list[str]:
-    said = [] if said is None else said
-    upload(opened(bed), image_file(path, None, None), said.append, **more)
-    return said
-
-
-def image(tmp_path: Path) -> Path:
-    return image_at(tmp_path / "a.qcow2", empty_qcow2())
-
-
 def test_a_machine_starts_from_what_was_uploaded_and_nothing_is_sent_twice(
     bed: LibvirtBed, tmp_path: Path
 ) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     said = sent(bed, path)
     assert f"{HOST}: read back, it is as the file" in said
     assert f"'image: {VOLUME}'" in said[-2]
@@ -79,7 +61,7 @@ def test_raw_disks_too(bed: LibvirtBed, tmp_path: Path) -> None:
 
 
 def test_a_connection_that_is_lost_leaves_no_image(bed: LibvirtBed, tmp_path: Path) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     bed.proxy.fail(Fault(procedures=("upload",), drop=True, times=1))
     said: list[str] = []
     with pytest.raises(TransientError):
@@ -93,7 +75,7 @@ def test_a_connection_that_is_lost_leaves_no_image(bed: LibvirtBed, tmp_path: Pa
 def test_no_machine_starts_from_half_an_image_and_again_removes_it(
     bed: LibvirtBed, tmp_path: Path
 ) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     bed.proxy.fail(Fault(procedures=("upload",), drop=True))
     with pytest.MonkeyPatch.context() as patch:  # as if the head had gone down
         patch.setattr(image_store.VolumeImages, "_take_back", lambda *_: None)
@@ -118,12 +100,12 @@ def test_no_machine_starts_from_half_an_image_and_again_removes_it(
 def test_another_volume_of_that_name_is_left_as_it_is(bed: LibvirtBed, tmp_path: Path) -> None:
     bed.storage.createXML(f"<volume><name>{VOLUME}</name><capacity>512</capacity></volume>")
     with pytest.raises(ProviderError, match="another volume called"):
-        sent(bed, image(tmp_path), again=True)
+        sent(bed, qcow2_at(tmp_path), again=True)
     assert bed.volumes() == {VOLUME}
 
 
 def test_another_image_of_that_name_is_refused(bed: LibvirtBed, tmp_path: Path) -> None:
-    sent(bed, image(tmp_path))
+    sent(bed, qcow2_at(tmp_path))
     other = image_at(tmp_path / "b.qcow2", empty_qcow2() + bytes(512))
     with pytest.raises(SlurmElasticError, match="another image called"):
         sent(bed, other)
@@ -137,7 +119,7 @@ def test_a_host_that_has_it_is_passed_over(bed: LibvirtBed, tmp_path: Path) -> N
         "a": bed.settings().hosts[HOST],
         "b": LibvirtHost(uri=bed.settings().hosts[HOST].uri + "&x=1"),
     }
-    sent(bed, image(tmp_path))
+    sent(bed, qcow2_at(tmp_path))
     said: list[str] = []
     file = image_file(tmp_path / "a.qcow2", None, None)
     upload(opened(bed, hosts=hosts), file, said.append)
@@ -148,6 +130,6 @@ def test_a_host_that_has_it_is_passed_over(bed: LibvirtBed, tmp_path: Path) -> N
 def test_what_is_no_disk_and_what_would_be_done(bed: LibvirtBed, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found tar, expected qcow2 or raw"):
         sent(bed, image_at(tmp_path / "a.tar"))
-    said = sent(bed, image(tmp_path), dry_run=True)
+    said = sent(bed, qcow2_at(tmp_path), dry_run=True)
     assert said[0] == f"{HOST}: would send 0 MiB as volume {VOLUME} of storage pool default-pool"
     assert bed.volumes() == set()

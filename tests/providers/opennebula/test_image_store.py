@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from emulated import running_one
-from image.files import empty_qcow2, image_at
+from image.files import NAME, POOL_IMAGE, image_at, opened, qcow2_at, sent
 from msgspec.structs import replace
 from providers.opennebula.bed import FAST, OneBed
 
-from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     ConfigError,
@@ -20,19 +19,13 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import ImageChoice
-from slurm_elastic.protocols import ImageStore
-from slurm_elastic.providers import open_images
 from slurm_elastic.providers.opennebula import image_store
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Pace
-from slurm_elastic.testing.contract import UUID, spec_for
+from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
-
-NAME = "slurm-24.11.5-debian-13.1-20261101"
-POOL_IMAGE = ImageChoice(os="debian", version="13", software=("slurm-24.11",))
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +40,6 @@ def bed(control: OneControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return OneBed(control, tmp_path, user="elastic")
 
 
-def opened(bed: OneBed, **more: object) -> ImageStore:
-    return open_images(bed.settings(timeout=20.0, **more), Cluster(name="site", uuid=UUID))
-
-
-def sent(
-    bed: OneBed, path: Path, said: list[str] | None = None, seen_as: str | None = None, **more: bool
-) -> list[str]:
-    said = [] if said is None else said
-    upload(opened(bed), image_file(path, None, seen_as), said.append, **more)
-    return said
-
-
-def image(tmp_path: Path) -> Path:
-    return image_at(tmp_path / "a.qcow2", empty_qcow2())
-
-
 def mine(bed: OneBed) -> list[str]:
     return [one.name for one in opened(bed).images() if one.own]
 
@@ -70,7 +47,7 @@ def mine(bed: OneBed) -> list[str]:
 def test_a_pool_finds_what_was_uploaded_and_nothing_is_read_twice(
     bed: OneBed, tmp_path: Path
 ) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     said = sent(bed, path)
     assert any("is READY, 1 MiB" in text for text in said)
     assert "there already" in sent(bed, path)[0]
@@ -85,7 +62,7 @@ def test_a_pool_finds_what_was_uploaded_and_nothing_is_read_twice(
 
 
 def test_the_front_end_may_have_the_file_elsewhere(bed: OneBed, tmp_path: Path) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     there = tmp_path / "there.img"
     there.write_bytes(path.read_bytes())
     assert any(str(there) in text for text in sent(bed, path, seen_as=str(there)))
@@ -96,7 +73,7 @@ def test_the_front_end_may_have_the_file_elsewhere(bed: OneBed, tmp_path: Path) 
 def test_a_file_that_the_front_end_cannot_read_leaves_no_image(bed: OneBed, tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(ProviderError, match="Not allowed to copy image file"):
-        sent(bed, image(tmp_path), said, seen_as=str(tmp_path / "none"))
+        sent(bed, qcow2_at(tmp_path), said, seen_as=str(tmp_path / "none"))
     assert "is deleted again" in said[-1]
     assert mine(bed) == []
 
@@ -105,7 +82,7 @@ def test_another_disk_at_that_path_is_no_image(bed: OneBed, tmp_path: Path) -> N
     other = tmp_path / "other"
     other.write_bytes(bytes(9 << 20))
     with pytest.raises(ProviderError, match=r"found a disk of 9 MiB, expected 1: .* another file"):
-        sent(bed, image(tmp_path), seen_as=str(other))
+        sent(bed, qcow2_at(tmp_path), seen_as=str(other))
     assert mine(bed) == []
 
 
@@ -122,7 +99,7 @@ def test_another_disk_at_that_path_is_no_image(bed: OneBed, tmp_path: Path) -> N
 def test_whatever_breaks_off_the_next_upload_goes_on_with(
     bed: OneBed, tmp_path: Path, fault: Fault
 ) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     bed.control.fail(fault)
     with pytest.raises(TransientError):
         sent(bed, path)
@@ -136,7 +113,7 @@ def test_whatever_breaks_off_the_next_upload_goes_on_with(
 
 
 def test_again_removes_what_the_front_end_has_not_read_yet(bed: OneBed, tmp_path: Path) -> None:
-    path = image(tmp_path)
+    path = qcow2_at(tmp_path)
     bed.control.pace(Pace(schedule=0.2, boot=1e6, shutdown=0.1))
     bed.control.fail(Fault(kind=FaultKind.RESET_BEFORE, action="one.image.info"))
     with pytest.raises(TransientError):
@@ -149,7 +126,7 @@ def test_again_removes_what_the_front_end_has_not_read_yet(bed: OneBed, tmp_path
 
 
 def test_names_rights_and_datastores(bed: OneBed, tmp_path: Path) -> None:
-    sent(bed, image(tmp_path))
+    sent(bed, qcow2_at(tmp_path))
     with pytest.raises(SlurmElasticError, match="another image called"):
         sent(bed, image_at(tmp_path / "b.raw", bytes(1 << 20)))
     file = image_file(image_at(tmp_path / "b.raw", bytes(1 << 20)), "b", None)
@@ -161,6 +138,6 @@ def test_names_rights_and_datastores(bed: OneBed, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_makes_nothing(bed: OneBed, tmp_path: Path) -> None:
-    said = sent(bed, image(tmp_path), dry_run=True)
+    said = sent(bed, qcow2_at(tmp_path), dry_run=True)
     assert said[0].startswith("would have the front end read /")
     assert bed.calls("one.image.allocate") == 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from image.files import image_at
+from image.files import NAME, POOL_IMAGE, image_at, opened, sent
 from msgspec.structs import replace
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import Kind
 
-from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     ConfigError,
@@ -20,8 +19,6 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model import ImageChoice
-from slurm_elastic.protocols import ImageStore
-from slurm_elastic.providers import open_images
 from slurm_elastic.providers.openstack.image_store import GlanceImages
 from slurm_elastic.testing.contract import UUID, spec_for
 
@@ -29,16 +26,6 @@ pytestmark = pytest.mark.usefixtures("guarded")
 
 FILE = "PUT /image/v2/images/*/file"
 FINISH = "PATCH /image/v2/images/*"
-
-
-def opened(bed: StackBed) -> ImageStore:
-    return open_images(bed.settings(timeout=20.0), Cluster(name="site", uuid=UUID))
-
-
-def sent(bed: StackBed, path: Path, **more: bool) -> list[str]:
-    said: list[str] = []
-    upload(opened(bed), image_file(path, None, None), said.append, **more)
-    return said
 
 
 def test_a_pool_finds_by_requirements_what_was_uploaded_and_nothing_is_sent_twice(
@@ -49,16 +36,11 @@ def test_a_pool_finds_by_requirements_what_was_uploaded_and_nothing_is_sent_twic
     assert "there already" in sent(bed, path)[0]
     assert bed.stand_in.calls(FILE) == 1
     (one,) = opened(bed).images()
-    assert (one.name, one.os, one.version) == (
-        "slurm-24.11.5-debian-13.1-20261101",
-        "debian",
-        "13.1",
-    )
+    assert (one.name, one.os, one.version) == (NAME, "debian", "13.1")
     assert not one.unfinished
     assert bed.world.images[0]["slurm_elastic_cluster"] == UUID
     assert bed.world.images[0]["visibility"] == "private"
-    choice = ImageChoice(os="debian", version="13", software=("slurm-24.11",))
-    pool = replace(bed.pool, image=choice)
+    pool = replace(bed.pool, image=POOL_IMAGE)
     assert opened(bed).start_of(pool) == one.id
     provider = bed.open()
     provider.launch(replace(spec_for(bed, provider, 1), pool=pool))
@@ -73,7 +55,7 @@ def test_an_upload_that_breaks_off_leaves_no_image(
     bed.stand_in.fail(kind, FILE)
     said: list[str] = []
     with pytest.raises(TransientError):
-        upload(opened(bed), image_file(path, None, None), said.append)
+        sent(bed, path, said)
     assert bed.world.images == []
     assert "deleted again" in said[-1]
     bed.heal()

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import docker
 from patience import patience as allowed
+from patience import pause
 
 from .engine import REPO, Engine
 
@@ -103,7 +104,7 @@ class Host:
             f"{self.name} has run {shlex.join(command)}",
             lambda: "",
             timeout + PATIENCE,
-            pause=0.02,
+            least=0.02,
         )
         done = subprocess.CompletedProcess(list(command), int(code), *self._texts(answer))
         if check and done.returncode != 0:
@@ -407,14 +408,15 @@ def wait_for(
     what: str,
     state: Callable[[], str],
     patience: float = PATIENCE,
-    pause: float = 0.25,
+    least: float = 0.25,
 ) -> T:
     """Wait until ``condition`` is true, and return it; ``state`` goes into the failure."""
-    deadline = time.monotonic() + allowed(patience)
+    began = time.monotonic()
+    deadline = began + allowed(patience)
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {patience:g} s: {what}\n{state()}")
-        time.sleep(pause)
+        pause(began, least)
     return value
 
 

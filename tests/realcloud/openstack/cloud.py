@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import openstack
-from patience import patience
+from patience import patience, pause
 
 from .settings import PASSWORD, REGION, USER, Place
 
@@ -202,10 +202,11 @@ class Admin:
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Until it is so; AssertionError after three minutes."""
-        until = time.monotonic() + patience(PATIENCE)
+        began = time.monotonic()
+        until = began + patience(PATIENCE)
         while not ready():
             assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
-            time.sleep(0.2)
+            pause(began, 0.2)
 
     def _status(self, server: str) -> str:
         status = self.cloud.compute.get_server(server).status

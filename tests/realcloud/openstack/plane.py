@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patience import patience
+from patience import patience, pause
 from ports import free_ports
 
 from .cloud import Admin
@@ -283,13 +283,14 @@ class ControlPlane:
             raise BrokenError(f"{name} ended with {done.returncode}: {text[-1500:]}")
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        until = time.monotonic() + patience(READY)
+        began = time.monotonic()
+        until = began + patience(READY)
         while not ready():
             if self._processes[name].poll() is not None:
                 raise BrokenError(f"{name} ended at once\n{self.tails()}")
             if time.monotonic() > until:
                 raise BrokenError(f"{name} does not answer after {READY:g} s\n{self.tails()}")
-            time.sleep(0.2)
+            pause(began, 0.2)
 
     def down(self) -> None:
         """Stop all that was started, the clients of the database and of RabbitMQ before these."""
