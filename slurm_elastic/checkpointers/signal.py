@@ -212,7 +212,7 @@ class SignalCheckpointer:
         if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
             return
         how = " ".join(sorted(job.states))
-        if job.killed_by in save_signals(self._settings, run):
+        if job.died_of in save_signals(self._settings, run):
             how = "died of the signal: it does not catch it"
         raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
 

@@ -351,7 +351,7 @@ def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
     if str(Step.SAVED) in move.reached:
         return True
     asked = move.newest is not None
-    return asked and job.killed_by in save_signals(site.config.checkpoint.signal, move.run)
+    return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
 
 
 def _may_be_requeued(site: Site, move: Migration) -> bool:
