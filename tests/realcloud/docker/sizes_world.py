@@ -118,6 +118,8 @@ class Held:
 class SizesWorld(ServedWorld):
     """Two nodes, of which the first is taken in each case, and the service."""
 
+    poll = 1.0  # many root parts together would take the processors from the saves
+
     def __init__(self, engine: Engine, image: str) -> None:
         # One is never in use: `calm` waits for nodes that are idle or mixed.
         super().__init__(engine, image, nodes=2, cpus=ROOM + 1)

@@ -10,7 +10,7 @@ import pytest
 
 from .criu_world import needed
 from .engine import Engine, NoEngine
-from .mpi_world import COMMENT, RANKS, STARTS, MpiWorld, image
+from .mpi_world import COMMENT, HOLD, RANKS, STARTS, STEPS, MpiWorld, image
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
@@ -41,7 +41,7 @@ def answers(world: MpiWorld) -> dict[str, str]:
     world.calm(*NODES)
     found = {}
     for name, start in STARTS.items():
-        job = world.solver(start, "--comment=ckpt=none", hold=False)
+        job = world.solver(start, "--comment=ckpt=none", most=STEPS)
         world.wait_job(job)
         assert world.twice(job) == []
         found[name] = world.answer(job)
@@ -54,9 +54,10 @@ def test_one_of_three_nodes_is_taken_twice_and_the_answer_is_the_same(
 ) -> None:
     """First a node that has a rank alone, then the one that has the batch script, too."""
     job = world.solver(STARTS[name], COMMENT)
-    world.wait_begun(job, 1)
+    world.wait_held(job)
     world.keep_set(job)
     for moves, batch in ((1, False), (2, True)):
+        world.let_go(job, (moves + 1) * HOLD)
         before = world.node_list(job)
         (lost, *_) = [n for n in before if (n == world.batch_host(job)) == batch]
         world.ckpt("notice", lost, "--in", "2m", "--reason", "interruption")
@@ -74,18 +75,23 @@ def test_one_of_three_nodes_is_taken_twice_and_the_answer_is_the_same(
     assert world.twice(job) == []
     begun = world.begun(job)
     assert [len(hosts) for _, hosts in begun] == [RANKS] * 3
-    assert 0 == begun[0][0] < begun[1][0] <= begun[2][0]
+    assert [step for step, _ in begun] == [0, 2 * HOLD, 3 * HOLD]
 
 
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize(("name", "late"), [("openmpi", True), ("mpich", False)])
 def test_a_node_that_is_lost_without_a_word_costs_the_steps_since_the_last_whole_set(
-    world: MpiWorld, answers: dict[str, str], name: str
+    world: MpiWorld, answers: dict[str, str], name: str, late: bool
 ) -> None:
+    """Slurm knows of it before the other ranks, or long after they have ended with an error."""
     job = world.solver(STARTS[name], COMMENT)
-    world.wait_begun(job, 1)
+    world.wait_held(job)
     world.keep_set(job)
+    world.let_go(job, 2 * HOLD)
     lost = next(n for n in world.node_list(job) if n != world.batch_host(job))
     world.nodes()[lost].kill()
+    if late:
+        world.wait_for(lambda: world.ranks_ended(job), "the other ranks end with an error")
+        assert world.job(job)["JobState"] == "RUNNING"
     world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
     world.hurry(job)
     world.wait_begun(job, 2)
@@ -95,8 +101,8 @@ def test_a_node_that_is_lost_without_a_word_costs_the_steps_since_the_last_whole
     assert world.answer(job) == answers[name]
     (_, first), (step, second) = world.begun(job)
     assert lost in first - second
-    again = world.twice(job)
-    assert again == list(range(step, step + len(again)))
+    assert step == HOLD
+    assert world.twice(job) == list(range(HOLD, 2 * HOLD))
 
 
 def test_a_rank_that_cannot_save_keeps_all_at_work_and_the_last_whole_set_counts(
@@ -104,9 +110,10 @@ def test_a_rank_that_cannot_save_keeps_all_at_work_and_the_last_whole_set_counts
 ) -> None:
     """At the notice; at the last moment the job is requeued from the set before."""
     job = world.solver(STARTS["openmpi"], COMMENT)
-    world.wait_begun(job, 1)
+    world.wait_held(job)
     world.keep_set(job)
     before = (world.place(job) / "complete").read_text()
+    world.let_go(job, 2 * HOLD)
     batch = world.batch_host(job)
     poor, lost = [n for n in world.node_list(job) if n != batch]
     world.make_read_only(poor, job)
