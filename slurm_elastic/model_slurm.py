@@ -134,6 +134,13 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     allocated: str = ""
 
     @property
+    def died_of(self) -> int:
+        """The number of the signal that ended its batch script, or that ended its last command, as
+        shells and launchers of MPI hand it on (128 and the signal); 0: none.
+        """
+        return self.killed_by or max(self.exit_code - 128, 0)
+
+    @property
     def has_ended(self) -> bool:
         """Whether no process of it runs, nor will: Slurm only remembers it."""
         return bool(self.states & ENDED) and not self.states & {"PENDING", "COMPLETING"}

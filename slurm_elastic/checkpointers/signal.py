@@ -12,6 +12,7 @@ crash a save that was under way is found, not asked for twice.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -108,7 +109,11 @@ class SignalCheckpointer:
             pending = self._ask(run, book, settings, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
-        image = self._wait(run, sign, pending, book, deadline)
+        try:
+            image = self._wait(run, sign, pending, book, deadline)
+        except CheckpointError:
+            self._let_go(run, pending, settings)
+            raise
         images = (image, *book.images)[:2]
         signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
         self._write(run.job, replace(book, pending=None, images=images, signs=signs,
@@ -129,6 +134,16 @@ class SignalCheckpointer:
                 return
             self._sleep(POLL)
         log.info("job is not seen as stopped job=%s", run.label)
+
+    def _let_go(self, run: JobRun, save: Save, settings: SignalSettings) -> None:
+        """A program that was told that it would be moved may wait for that, or come to it later:
+        it goes on, as nobody moves it by this save.
+        """
+        job = self._job(run)
+        told = save.stop and settings.stop_signal not in (None, settings.signal)
+        if told and job is not None and job.restarts == run.attempt and "RUNNING" in job.states:
+            with contextlib.suppress(CheckpointError):
+                self._send(run, "CONT", full=True)
 
     def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
         sign = completion_of(settings.saved, run, self._slurm)
@@ -197,7 +212,7 @@ class SignalCheckpointer:
         if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
             return
         how = " ".join(sorted(job.states))
-        if job.killed_by in save_signals(self._settings, run):
+        if job.died_of in save_signals(self._settings, run):
             how = "died of the signal: it does not catch it"
         raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
 

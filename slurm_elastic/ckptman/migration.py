@@ -40,7 +40,7 @@ from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
 from slurm_elastic.policies.threat import OF_JOBS, Cause, Threat
 
-NO_SAVE = "no save fits before the deadline, or none is wanted"
+NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3
 AGAIN = 2.0
 """Seconds after a save that failed, if there is time for another, or a requeue that did."""
@@ -135,7 +135,7 @@ def go_on(site: Site, move: Migration) -> Migration:
     """All that can be done for it now without waiting for Slurm."""
     match move.step:
         case Step.PLANNED if not move.saves:
-            return fall_back(site, move, NO_SAVE)
+            return fall_back(site, move, _why_no_save(site, move))
         case Step.PLANNED:
             return _save(site, move)
         case Step.SAVING:
@@ -163,6 +163,14 @@ def _find_or_save(site: Site, move: Migration) -> Migration:
         say(site, move, "ckpt-found", f"save {image.number} was complete before a restart")
         return _saved(site, move, image)
     return _save(site, move)
+
+
+def _why_no_save(site: Site, move: Migration) -> str:
+    slack = site.config.checkpoint.slack
+    if move.deadline is None or fits(move.deadline, move.began, move.dump, slack):
+        return NO_SAVE
+    left = max(move.deadline - move.began - slack, 0.0)
+    return f"a save may take {move.dump:.0f} s, which does not fit into {left:.0f} s"
 
 
 def _save(site: Site, move: Migration) -> Migration:
@@ -349,7 +357,7 @@ def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
     if str(Step.SAVED) in move.reached:
         return True
     asked = move.newest is not None
-    return asked and job.killed_by in save_signals(site.config.checkpoint.signal, move.run)
+    return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
 
 
 def _may_be_requeued(site: Site, move: Migration) -> bool:

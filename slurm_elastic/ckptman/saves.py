@@ -67,7 +67,7 @@ class Saves:
                 continue
             for situation in plan.facts.situations:
                 self._expected[run.job] = situation.dump
-            crew.submit(run.job, plan.order, partial(self._save, plan), kind=Kind.PERIODIC)
+            crew.submit(run.job, plan.order, partial(self._due, plan), kind=Kind.PERIODIC)
 
     def now(self, orders: Iterable[Asked], seen: Snapshot, crew: KeyedExecutor) -> None:
         """Have the jobs saved that are asked for; one that something is under way for, after that,
@@ -97,6 +97,33 @@ class Saves:
             self._save(plan)
         finally:
             self.orders.carried(asked)
+
+    def _due(self, plan: Plan) -> None:
+        late = self._late_image(plan)
+        if late is None:
+            self._save(plan)
+        else:
+            self._saved(plan, late)
+
+    def _late_image(self, plan: Plan) -> Image | None:
+        """The image of this run's last save, where that ended after nobody waited for it any more.
+        It is whole all the same, and what it took tells how long the next one is to be waited for:
+        a job of many GiB would else stand still for one save after the other, and none would count.
+        """
+        site, run = self._site, plan.facts.run
+        if self._failures.get(run.job, (None, 0))[0] != run.attempt:
+            return None
+        method = site.checkpointers[plan.facts.choice.method]
+        known = max((image.number for image in site.state.images(run.job)), default=0)
+        try:
+            newest = next(iter(method.images(run)), None)
+            if newest is None or newest.attempt != run.attempt or newest.number <= known:
+                return None
+            method.verify(newest)
+        except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
+            log.info("no late image job=%s error=%s", run.label, error)
+            return None
+        return replace(newest, taken=min(newest.taken, site.now()))
 
     def _save(self, plan: Plan) -> None:
         site, run = self._site, plan.facts.run

@@ -150,6 +150,20 @@ def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(bed: Si
     assert image.size > 0
 
 
+def test_a_job_that_waits_for_its_move_goes_on_where_no_sign_comes(bed: SignalBed) -> None:
+    """It was told by another signal that it would be moved; others work on by themselves."""
+    bed.deaf.update((7, 8))
+    for number, options in ((7, {"stop_signal": "USR2"}), (8, {})):
+        with pytest.raises(CheckpointError, match="showed no change"):
+            bed.checkpointer.checkpoint(bed.run(number, **options), deadline=soon(0.3), stop=True)
+    assert bed.caught == [(7, "USR2"), (7, "CONT"), (8, "USR1")]
+    with pytest.raises(CheckpointError, match="showed no change"):
+        bed.checkpointer.checkpoint(
+            bed.run(9, stop_signal="USR2", saved="file:never"), deadline=soon(0.3), stop=False
+        )
+    assert bed.caught[3:] == [(9, "USR1")]
+
+
 def test_a_signal_that_was_lost_is_sent_once_more(bed: SignalBed) -> None:
     now = [1000.0]
 

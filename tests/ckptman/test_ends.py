@@ -45,21 +45,29 @@ def waits(world: CkptWorld, *, notice: float) -> None:
 def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld, end: str) -> None:
     waits(world, notice=55.0)
     assert world.saver.calls.count(("checkpoint", 7)) == 1, "no save fits: nothing was sent"
+    assert "a save may take 50 s, which does not fit into 49 s" in world.migrations()[0].note
     world.slurm.set_job(7, end)
     world.advance(120)
     assert world.migrations()[0].step is Step.ENDED
     assert world.job(7).restarts == 0
 
 
-@pytest.mark.parametrize(("killed_by", "restarts"), [(USR1, 1), (KILL, 0), (11, 0), (0, 0)])
+@pytest.mark.parametrize(
+    ("killed_by", "exit_code", "restarts"),
+    [
+        (USR1, 0, 1), (KILL, 0, 0), (11, 0, 0), (0, 0, 0),
+        (0, 128 + USR1, 1), (0, 128 + KILL, 0), (0, USR1, 0), (0, 1, 0),
+    ],
+)  # fmt: skip
 def test_only_our_own_signal_is_what_it_dies_of_for_our_sake(
-    world: CkptWorld, killed_by: int, restarts: int
+    world: CkptWorld, killed_by: int, exit_code: int, restarts: int
 ) -> None:
+    """Itself, or the launcher of MPI whose exit code its script hands on."""
     node = world.runs(7).nodes[0]
     world.saver.broken = CheckpointError("no sign")
     world.interrupt(node)
     world.until(lambda: [r.step for r in world.migrations()] == [Step.WAITING])
-    world.slurm.set_job(7, "FAILED", killed_by=killed_by)
+    world.slurm.set_job(7, "FAILED", killed_by=killed_by, exit_code=exit_code)
     world.advance(60)
     assert world.job(7).restarts == restarts
 

@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import NO_SPOT, Market
+from slurm_elastic.model import NO_SPOT, Image, JobRun, Market
 from slurm_elastic.policies.checkpoint import Never
 from slurm_elastic.policies.threat import Cause
 from tests.ckptman.world import CkptWorld
@@ -178,3 +178,40 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
         assert world.job(7).excluded == tuple(sorted(["st1", *spot]))
         assert world.job(7).required == ()
     assert [name for name, _ in world.slurm.updates].count("exclude_nodes") == 2
+
+
+def test_a_save_that_comes_late_counts_and_the_next_one_is_waited_for(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job of many GiB would stand still for one save after the other, and none would count."""
+    deadlines = []
+
+    def slow(run: JobRun, *, deadline: float, stop: bool) -> Image:
+        began = world.now
+        deadlines.append(deadline - began)
+        world.saver.calls.append(("checkpoint", run.job))
+        world.pause(320.0)
+        image = world.saver._keep_image(run, began, stop=stop)
+        if world.now > deadline:
+            raise BUSY
+        return image
+
+    monkeypatch.setattr(world.saver, "checkpoint", slow)
+    begins(world, 7)
+    world.until(lambda: bool(world.state.images(7)), 900.0)
+    (image,) = world.state.images(7)
+    assert (image.number, image.seconds) == (1, 320.0)
+    assert world.state.unsavable() == {}
+    assert deadlines == [60.0], "it is not made once more"
+    world.order("save", job=7)
+    world.until(lambda: len(world.state.images(7)) == 2, 900.0)
+    assert deadlines == [60.0, 3 * 1.25 * 320.0]
+
+
+def test_a_late_save_that_is_not_whole_does_not_count(world: CkptWorld) -> None:
+    begins(world, 7)
+    world.saver.spoilt.add((7, 1))
+    world.until(lambda: ("verify", 7) in world.saver.calls)
+    assert world.state.images(7) == ()
+    world.until(lambda: bool(world.state.images(7)), 300.0)
+    assert [image.number for image in world.state.images(7)] == [2]
