@@ -90,6 +90,13 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 
+def clearer(before: str, message: str) -> str:
+    """Of the words of two saves that failed in a row those that say why: a run that has ended
+    meanwhile, or is about to, is under no launcher, which hides what kept it from being saved.
+    """
+    return before if before and "not under the launcher" in message else message
+
+
 def obstacle(message: str) -> Obstacle | None:
     """The reason in the words of a save that failed; None where another one may well succeed."""
     if _PASSES.search(message):
