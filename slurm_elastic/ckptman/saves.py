@@ -23,7 +23,7 @@ from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.unsavable import TRIES
+from slurm_elastic.policies.unsavable import TRIES, clearer
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Saves:
         self._site, self.orders = site, orders
         self._not_before: dict[int, float] = {}
         self._expected: dict[int, float] = {}
-        self._failures: dict[int, tuple[int, int]] = {}
+        self._failures: dict[int, tuple[int, int, str]] = {}
         self._missing: dict[int, float] = {}
         self._staying: dict[int, _Stay] = {}
 
@@ -156,9 +156,11 @@ class Saves:
         site, run, choice = self._site, plan.facts.run, plan.facts.choice
         site.journal.count("ckpt_saves_total", method=choice.method, outcome="failed")
         site.journal.of_run(run, "ckpt-failed", why)
-        attempt, failures = self._failures.get(run.job, (run.attempt, 0))
-        failures = failures + 1 if attempt == run.attempt else 1
-        self._failures[run.job] = run.attempt, failures
+        attempt, failures, before = self._failures.get(run.job, (run.attempt, 0, ""))
+        if attempt != run.attempt:
+            failures, before = 0, ""
+        failures, why = failures + 1, clearer(before, why)
+        self._failures[run.job] = run.attempt, failures, why
         hopeless = failures >= TRIES and verdicts.judge(site, run, choice, why)
         self._not_before[run.job] = site.now() + max(HOPELESS if hopeless else PAUSE, dump)
 

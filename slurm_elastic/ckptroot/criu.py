@@ -274,6 +274,8 @@ class Criu:
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
         """The reason that keeps a task from being brought back with the rights of ``restorer``."""
+        if _is_apart(pid):
+            return "runs in a user namespace of its own, which CRIU cannot restore as a user"
         uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
         gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
         if uids or gids or any(int(status.get(name, "0"), 16) for name in _NEEDED):
@@ -365,6 +367,13 @@ def _owner(pid: int) -> int | None:
     with contextlib.suppress(OSError):
         return os.stat(f"/proc/{pid}/fd").st_uid
     return None
+
+
+def _is_apart(pid: int) -> bool:
+    """Whether the process has made a user namespace, and with it rights of its own there."""
+    with contextlib.suppress(OSError):
+        return not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
+    return False
 
 
 def _filtered(pid: int) -> bool:

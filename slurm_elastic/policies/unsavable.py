@@ -84,10 +84,23 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "start ssh-agent and the like outside of the job"),
     (r"seccomp", "a process of it has a seccomp filter, as browsers and sandboxes have",
      "switch its sandbox off, or " + _OWN),
+    (r"Can't lookup mount",
+     "it has something open that is in no directory of its node, such as a POSIX message queue",
+     "use a pipe or a unix socket, or " + _OWN),
+    (r"transport socket: Operation not permitted",
+     "a process of it has confined itself (Landlock), as xz does",
+     "switch its sandbox off, or " + _OWN),
     (r"more than \d+ groups", "its user is in too many groups", "ask your administrator"),
     (r"not under the launcher", "it is not under slurm-elastic's launcher on its node",
      "ask your administrator whether the node has the root part, and the job passed the filter"),
 )  # fmt: skip
+
+
+def clearer(before: str, message: str) -> str:
+    """Of the words of two saves that failed in a row those that say why: a run that has ended
+    meanwhile, or is about to, is under no launcher, which hides what kept it from being saved.
+    """
+    return before if before and "not under the launcher" in message else message
 
 
 def obstacle(message: str) -> Obstacle | None:

@@ -86,6 +86,16 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
     assert world.saver.calls.count(("checkpoint", 7)) <= 5, "it is not stopped again and again"
 
 
+def test_the_end_of_a_run_does_not_hide_why_it_could_not_be_saved(world: CkptWorld) -> None:
+    world.saver.broken = LOCK
+    begins(world, 7)
+    world.until(lambda: ("checkpoint", 7) in world.saver.calls)
+    world.saver.broken = CheckpointError("job 7: this run is not under the launcher")
+    world.until(lambda: bool(world.state.unsavable()))
+    (verdict,) = world.state.unsavable().values()
+    assert verdict.why == "it holds a lock on a file"
+
+
 def test_a_failure_that_passes_is_no_verdict(world: CkptWorld) -> None:
     world.saver.broken = BUSY
     begins(world, 7)

@@ -417,6 +417,17 @@ def test_a_zombie_has_nothing_that_could_be_restored(bed: Bed) -> None:
     assert "dumpable" not in bed.method._obstacle(21, 0, dead)
 
 
+def test_a_task_in_a_user_namespace_of_its_own_is_told(bed: Bed) -> None:
+    words = ["unshare", "--user", "sh", "-c", "echo up; read end"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as task:
+        assert task.stdout is not None
+        if task.stdout.readline() != b"up\n":
+            pytest.skip("no user namespaces here")
+        assert "user namespace" in bed.method._obstacle(task.pid, 2000, STATUS)
+        task.communicate(b"\n")
+    assert "user namespace" not in bed.method._obstacle(task.pid, 2000, STATUS)
+
+
 def test_what_is_gone_has_no_owner_and_no_filter() -> None:
     assert (criu._owner(1 << 30), criu._filtered(1 << 30)) == (None, False)
     assert criu._owner(os.getpid()) == os.stat("/proc/self/fd").st_uid

@@ -34,6 +34,11 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         ("job 7: no checkpoint: it has /tmp/x open, which is a file of this node alone", "only its node"),
         ("job 7: no checkpoint: process ssh-agent is not dumpable (prctl(2))", "hides its memory"),
         ("job 7: no checkpoint: process x has other rights than the job's user", "other rights"),
+        ("job 7: no checkpoint: process bash runs in a user namespace of its own", "container"),
+        (CRIU + "(criu/files-reg.c:1790): Can't lookup mount=1487 for fd=3 path=/mq-20",
+         "message queue"),
+        (CRIU + "(compel/src/lib/infect.c:712): Unable to connect a transport socket: Operation not"
+         " permitted", "Landlock"),
         ("job 7: this run is not under the launcher", "launcher"),
     ],
 )  # fmt: skip

@@ -39,8 +39,8 @@ HERE = Path(__file__).parent / "matrix"
 MOVES = 3
 LIMIT = 600.0
 """Seconds in which a program has to end."""
-_OURS = (b"slurm-elastic:", b"slurmstepd", b"srun: ")
-"""Lines of the output that are not the program's."""
+_OURS = re.compile(rb"slurm-elastic:|slurmstepd|srun: |\[[0-9T:.-]+\] error: slurm-elastic: ")
+"""Lines of the output that are not the program's; Slurm 26.05 writes what is told with the time."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -265,7 +265,7 @@ class Lane:
     def _let_run(self, job: int, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and self._running(job):
-            time.sleep(min(0.25, max(until - time.monotonic(), 0.0)))
+            time.sleep(min(1.0, max(until - time.monotonic(), 0.0)))
 
     def _move(self, job: int, node: str) -> None:
         world, before = self.world, len(self.world.migrations(job))
@@ -328,7 +328,7 @@ def _seconds(text: str) -> float:
 def _lines(path: Path) -> list[bytes]:
     if not path.exists():
         return [b"no such file"]
-    return [line for line in path.read_bytes().split(b"\n") if not line.startswith(_OURS)]
+    return [line for line in path.read_bytes().split(b"\n") if not _OURS.match(line)]
 
 
 def _difference(wanted: list[bytes], found: list[bytes]) -> str | None:
