@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from patience import eventually, undisturbed
+from slept import Slept
 
 from slurm_elastic.testing import patience as waiting
 
@@ -46,17 +46,11 @@ def test_a_standstill_is_left_out_and_known() -> None:
 def test_a_condition_is_asked_more_rarely_the_longer_it_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, pauses = 0.0, list[float]()
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        pauses.append(seconds)
-
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    assert eventually(lambda: now >= 30.0, 60.0)
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (waiting.LOOK, waiting.RAREST)
+    clock = Slept()
+    monkeypatch.setattr(waiting, "time", clock)
+    assert eventually(lambda: clock.now >= 30.0, 60.0)
+    assert clock.pauses == sorted(clock.pauses)
+    assert (clock.pauses[0], clock.pauses[-1]) == (waiting.LOOK, waiting.RAREST)
     with pytest.raises(AssertionError, match="it is still 7"):
         eventually(lambda: False, 1.0, lambda: "it is still 7")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from slept import Slept
 
 from slurm_elastic.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import shell
@@ -68,18 +68,13 @@ def test_a_refusal_is_told_at_once(site: Shell, monkeypatch: pytest.MonkeyPatch)
 def test_it_looks_more_rarely_the_longer_it_waits_and_says_what_it_waited_for(
     site: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, pauses = 0.0, list[float]()
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        pauses.append(seconds)
-
-    monkeypatch.setattr(shell, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    assert site.wait_for(lambda: now >= 60.0 and "done", 120.0, "the end") == "done"
+    clock = Slept()
+    pauses = clock.pauses
+    monkeypatch.setattr(shell, "time", clock)
+    assert site.wait_for(lambda: clock.now >= 60.0 and "done", 120.0, "the end") == "done"
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.2, LONGEST_PAUSE)
-    assert now < 60.0 + LONGEST_PAUSE
+    assert clock.now < 60.0 + LONGEST_PAUSE
     pauses.clear()
     assert site.wait_for(lambda: len(pauses) == 5, 120.0, "five looks", 3.0)
     assert set(pauses) == {3.0}, "never sooner than it was asked to"
