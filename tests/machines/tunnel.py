@@ -39,7 +39,7 @@ add rule ip nat out ip daddr {HEAD} masquerade
 NODES = {"pub1", "pub2"}
 JOB = """\
 #!/bin/bash
-echo "home $(findmnt -n -o SOURCE -T .)"
+echo "home $(df --output=source . | tail -n 1)"
 srun bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME"'
 srun bash -c 'trap "echo heard \\$SLURMD_NODENAME; exit 0" USR1
   echo "waits $SLURMD_NODENAME"
