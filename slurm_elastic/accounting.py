@@ -1,4 +1,6 @@
-"""The machines that are paid for now, for the limits: pure, from machines and open intents."""
+"""The machines that are paid for now and that boot, for the limits: pure, from machines and open
+intents.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,22 @@ from collections.abc import Iterable, Mapping
 
 from slurm_elastic.model import Usage
 from slurm_elastic.model_ledger import Launch, Machine
+
+
+def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:
+    """Machines that have not registered yet, those that open launches may have made among them,
+    by ``cloud:NAME`` and ``pool:NAME``.
+    """
+    found: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for machine in machines:
+        known[machine.instance.generation] += 1
+        if machine.boots:
+            found.update((f"cloud:{machine.instance.cloud}", f"pool:{machine.pool}"))
+    for launch in open_launches:
+        missing = max(len(launch.nodes) - known[launch.generation], 0)
+        found.update({f"cloud:{launch.cloud}": missing, f"pool:{launch.pool}": missing})
+    return found
 
 
 def usage(

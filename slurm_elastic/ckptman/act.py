@@ -86,8 +86,7 @@ class Acts:
             if seen.nodes is not None:
                 nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
             reach("rescue.drained")
-        if saves := [p for p in plans if p.kind != MOVE]:
-            self._saves.begin(saves, self.crew)
+        self._saves.begin([p for p in plans if p.kind != MOVE], self.crew)
         return moves
 
     def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:

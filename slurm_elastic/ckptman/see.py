@@ -185,9 +185,8 @@ class Watch:
             one = machine.instance
             if one.node:
                 age = self._site.max_ages.get(machine.pool)
-                if age is not None:
-                    # By this head's clock, as elasticd counts it: another one may differ by more.
-                    found.append(of_age(one.node, born(machine), age, now))
+                # By this head's clock, as elasticd counts it: another one may differ by more.
+                found.append(of_age(one.node, born(machine), age, now))
                 if bid is not None:
                     costs = prices.get((one.instance_type, one.zone), ())
                     found.append(of_price(one.node, costs, bid))
@@ -212,7 +211,7 @@ class Watch:
                 renewed = state.renewals(number, job.restarts)
                 save = saves.get(number, expected)
                 found.append(of_limit(job, save, choice.renewals, renewed, now))
-            if job.preempted and choice.method != "none" and job.batch:
+            if choice.method != "none" and job.batch:
                 found.append(of_preemption(job, now))
         return [one for one in found if one is not None]
 

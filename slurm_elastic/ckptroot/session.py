@@ -34,6 +34,8 @@ _AGAIN = 10.0
 """Seconds until slurmctld is asked again about a held job that nobody requeued."""
 _PROMISES = 60.0
 """Seconds between two looks at how much its next save will take."""
+_WHY = 500
+"""Characters of the reason why an image is not used that the head is told, and tells on."""
 _SENT = (signal.SIGTERM, signal.SIGKILL)
 _ENDING = {"COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "FAILED", "NODE_FAIL", "PENDING",
            "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "GONE"}  # fmt: skip
@@ -429,7 +431,7 @@ class Session:
             self._store.publish(
                 state, job=self._caller.job, label=self._meta.label, attempt=self._attempt,
                 uid=self._caller.uid, node=self._node, method=self._method.name,
-                answer=self._answer, origin={"image": image, "why": journal.shown(why)},
+                answer=self._answer, origin={"image": image, "why": journal.shown(why)[:_WHY]},
             )  # fmt: skip
 
     def _say(self, line: str) -> None:

@@ -6,13 +6,12 @@ What was spent is asked of the ledger, and only where a budget is set.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
@@ -21,7 +20,6 @@ from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.directive import Directive, limit_changes
 from slurm_elastic.ledger import Ledger, LedgerState
 from slurm_elastic.model import Location, Pool
-from slurm_elastic.model_ledger import Launch, Machine
 from slurm_elastic.policies.account_budgets import Overdrawn, charged, overdrawn
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.policies.directives import stopped_pools
@@ -109,22 +107,6 @@ def scope_of(
     )
 
 
-def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:
-    """Machines that have not registered yet, those that open launches may have made among them,
-    by ``cloud:NAME`` and ``pool:NAME``.
-    """
-    found: Counter[str] = Counter()
-    known: Counter[str] = Counter()
-    for machine in machines:
-        known[machine.instance.generation] += 1
-        if machine.boots:
-            found.update((f"cloud:{machine.instance.cloud}", f"pool:{machine.pool}"))
-    for launch in open_launches:
-        missing = max(len(launch.nodes) - known[launch.generation], 0)
-        found.update({f"cloud:{launch.cloud}": missing, f"pool:{launch.pool}": missing})
-    return found
-
-
 def scope_of_pool(
     config: Config,
     ledger: Ledger,
@@ -143,8 +125,7 @@ def scope_of_pool(
         stop: str | None = ledger.end_only
     else:
         cloud = next(c for c in config.clouds if c.name == pool.cloud)
-        words = state.directives
-        closed = stopped_pools(words, {pool.name: pool.cloud}, now) if words else {}
+        closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
         spent = spending(config, ledger, now)
         stop = closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
     return of_pool(found, pool, {pool.name: stop} if stop else {})

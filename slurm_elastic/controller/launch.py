@@ -100,8 +100,7 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     for id_, why in (found.doubts | found.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
-    cloud = spec.offer.cloud
-    return in_tunnel(site, cloud, found.machines) if cloud in site.tunnelled else found.machines
+    return in_tunnel(site, spec.offer.cloud, found.machines)
 
 
 def record_launch(

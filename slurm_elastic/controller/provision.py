@@ -382,7 +382,7 @@ def _spec(site: Site, request: NodeRequest, decided: NextLaunch, now: float) -> 
         jobs=decided.jobs,
         owner=agreed(decided.jobs, request.owners, site.config.books.tags),
         alternatives=decided.offers[1:],
-        enrol=enrolment_word(site, cloud, generation) if cloud in site.tunnelled else "",
+        enrol=enrolment_word(site, cloud, generation),
     )
 
 

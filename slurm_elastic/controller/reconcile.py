@@ -51,7 +51,7 @@ class Round:
     def _run(self) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
         snapshot = reader.read()
-        if snapshot.listed is not None and site.unadopted:
+        if snapshot.listed is not None:
             account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())
         self._standing = due.standing

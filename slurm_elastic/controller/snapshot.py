@@ -19,7 +19,6 @@ from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.reconcile_rules import Thresholds
 from slurm_elastic.policies.sound import sound
-from slurm_elastic.policies.stopped import NO_RECIPES
 from slurm_elastic.protocols import NO_NODE
 from slurm_elastic.providers.base.tags import price_of
 
@@ -132,8 +131,6 @@ class CloudReader:
         self.trouble = self.code = None
         self._site.unreadable.pop(cloud, None)
         self.doubts, self.unusable = found.doubts, found.unusable
-        if cloud not in self._site.tunnelled:
-            return found.machines
         return in_tunnel(self._site, cloud, found.machines)
 
     def _unreadable(self, trouble: str, code: str) -> None:
@@ -178,7 +175,7 @@ def see(
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,
-        recipes=recipes_of(site, terms.cloud, state.stopped) if state.stopped else NO_RECIPES,
+        recipes=recipes_of(site, terms.cloud, state.stopped),
     )
 
 

@@ -119,7 +119,7 @@ class Marks(Store):
         with self._transaction("exclusions") as db:
             db.executemany(sql, [exclusion_row(one) for one in exclusions])
             if counts:
-                db.executemany(_COUNT, list(counts.items()))
+                self.count(counts)
 
     def exclusions(self) -> tuple[Exclusion, ...]:
         """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
@@ -176,7 +176,8 @@ class Marks(Store):
         nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
         """
         with self._transaction("exclusions") as db:
-            sql = "update exclusions set until = ? where until > ? and kind in (?, ?, ?)"
+            kinds = ", ".join("?" * len(TIMED))
+            sql = f"update exclusions set until = ? where until > ? and kind in ({kinds})"
             return db.execute(sql, (now, now + longest, *TIMED)).rowcount
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
