@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -118,7 +119,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Say at once what fails: a whole run takes a while. Note how long each file takes."""
     _spent[report.nodeid.partition("::")[0]] += report.duration
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
-        print(f"\nfails: {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
+        failed = f"\nfails: {report.nodeid} ({report.when})\n{_reason(report)}"
+        print(failed, file=sys.__stderr__, flush=True)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Where and by which words, in a few lines: a run that is ended from outside says no more."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
+    return textwrap.indent(textwrap.shorten(text, 1500, placeholder=" ..."), "  ")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

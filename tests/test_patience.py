@@ -85,3 +85,10 @@ def test_what_a_standstill_may_have_spoilt_is_tried_again_and_not_for_ever() -> 
     with pytest.raises(AssertionError):
         undisturbed(case.attempt, -1.0, case.renew)
     assert case.calls.count("attempt") == 3
+
+
+def test_a_deadline_has_an_end_however_busy_a_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e4, 1e4, 1e4))
+    assert waiting.stretched(1.0) == waiting.MOST
+    assert waiting.stretched(180.0) == waiting.LONGEST
+    assert waiting.stretched(700.0) == 700.0 * waiting.IDLE

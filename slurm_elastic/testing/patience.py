@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 IDLE, MOST = 2.0, 10.0
 """By how much a deadline is stretched on an idle machine, and at most."""
+LONGEST = 900.0
+"""Seconds to which no deadline is stretched: a test that hangs on a busy machine has an end, too."""
 STANDSTILL = 60.0
 """Seconds on top: for so long a machine may stand still, and do nothing within any deadline."""
 LOOK, SHARE, RAREST = 0.02, 0.05, 0.5
@@ -30,7 +32,7 @@ def stretched(seconds: float) -> float:
     busier this one is.
     """
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return seconds * min(MOST, IDLE + busy)
+    return min(seconds * min(MOST, IDLE + busy), max(seconds * IDLE, LONGEST))
 
 
 def patience(seconds: float) -> float:

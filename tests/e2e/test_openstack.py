@@ -19,7 +19,7 @@ from tests.e2e.trying import config_with, steps, tried
 from tests.e2e.world import back_to_zero, cleared, held, ledger, partition_of, submit_many
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
 POOL = {
     "name": "os", "cloud": "stack", "nodes": "os[1-4]", "cpus": 2, "memory": 1256,

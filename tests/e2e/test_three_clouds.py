@@ -23,7 +23,7 @@ from tests.e2e.conftest import why_not
 from tests.e2e.full_stack import FullStack, full_stack
 from tests.e2e.world import back_to_zero, cleared, held, ledger, live_ec2, machines, submit_many
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 for sdk in ("pyone", "openstack"):
     pytest.importorskip(sdk, reason=f"{sdk} is not installed")
 

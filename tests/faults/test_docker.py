@@ -12,8 +12,6 @@ from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
 from tests.faults.beds import Docker
 from tests.faults.cells import Cell, compared, noted
 
-pytestmark = pytest.mark.timeout(3600)  # the first time the image is built
-
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[Cell, str]]:

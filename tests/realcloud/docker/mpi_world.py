@@ -74,9 +74,16 @@ class MpiWorld(ServedWorld):
         self.wait_held(job, most)
 
     def wait_held(self, job: int, most: int = HOLD) -> None:
-        """Wait until the job has done so many steps."""
-        last = [most - 1]
-        self.wait_for(lambda: self.witness(job)[-1:] == last, f"{most} steps of job {job}")
+        """Wait until the job has done so many steps; its ranks do not end before."""
+
+        def done() -> bool:
+            if self.witness(job)[-1:] == [most - 1]:
+                return True
+            ended = self.ends(job)
+            assert ended <= (int(self.job(job)["Restarts"]) if ended else 0), self.output(job)
+            return False
+
+        self.wait_for(done, f"{most} steps of job {job}")
 
     def wait_begun(self, job: int, runs: int) -> None:
         """Wait until that run of the job is at work."""
@@ -112,9 +119,10 @@ class MpiWorld(ServedWorld):
         lines = [line.split() for line in self.output(job) if line.startswith("begins at step")]
         return [(int(words[3]), set(words[5:])) for words in lines]
 
-    def ranks_ended(self, job: int) -> bool:
-        """Whether they have ended with an error, while the batch script still runs."""
-        return any(re.fullmatch(r"ranks ended: [1-9]\d*", line) for line in self.output(job))
+    def ends(self, job: int) -> int:
+        """How often its ranks ended with an error, of which the batch script tells."""
+        told = (re.fullmatch(r"ranks ended: [1-9]\d*", line) for line in self.output(job))
+        return sum(line is not None for line in told)
 
     def answer(self, job: int) -> str:
         """The hash of all bits of the result."""

@@ -9,7 +9,7 @@ import pytest
 from .elastic_world import ElasticWorld
 from .engine import Engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 VERSIONS = {"trixie": "24.11", "forky": "26.05"}
 

@@ -10,7 +10,7 @@ from .causes_world import causes_world
 from .criu_world import needed
 from .engine import Engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 JOBS = 2
 
 

@@ -12,7 +12,7 @@ import yaml
 from .engine import REPO, Engine
 from .world import Host, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 COMPOSE = REPO / "containers" / "compose.yaml"
 

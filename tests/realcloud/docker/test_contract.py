@@ -20,8 +20,6 @@ from .bed import DockerBed
 from .engine import Engine
 from .world import wait_for
 
-pytestmark = pytest.mark.timeout(3600)
-
 
 @pytest.fixture
 def bed(docker_engine: Engine, trixie: str, tmp_path: Path) -> Iterator[DockerBed]:

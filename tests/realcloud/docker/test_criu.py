@@ -16,7 +16,7 @@ from slurm_elastic.ckptroot import manifest as manifests
 from .criu_world import PROGRAM, UNSAVABLE, CriuWorld, announced, gone, needed, power_cut, started
 from .engine import Engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from .criu_world import CriuWorld, gone, needed, started
 from .engine import Engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 ROOT = "/sys/fs/cgroup"
 SHIM = Path(__file__).parent / "only_v2.c"

@@ -19,7 +19,7 @@ from .criu_world import CriuWorld, needed, started
 from .engine import Engine
 from .world import Host
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 CRIU, STUCK = "/usr/sbin/criu", "/run/stuck"
 SLOW = f"""#!/bin/bash -p

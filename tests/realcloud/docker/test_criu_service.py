@@ -14,7 +14,7 @@ from .engine import Engine
 from .served_world import ServedWorld, swept
 from .world import PATIENCE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 NODES = ("n1", "n2", "n3")
 

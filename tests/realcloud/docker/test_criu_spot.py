@@ -13,7 +13,7 @@ from .criu_world import needed, started
 from .engine import Engine
 from .spot_world import SpotWorld
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 HOG = "while [ ! -e go-$SLURM_JOB_ID ]; do sleep 0.2; done"
 

@@ -15,7 +15,7 @@ from .criu_world import PROGRAM, CriuWorld, gone, needed, started
 from .engine import Engine
 from .world import CRIU_CAPS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 WITHOUT = f"""#!/bin/sh
 exec setpriv --bounding-set=-dac_override {PROGRAM}.real "$@"

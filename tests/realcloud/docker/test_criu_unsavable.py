@@ -14,7 +14,7 @@ from .criu_world import UNSAVABLE, needed, started
 from .engine import Engine
 from .served_world import ServedWorld
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

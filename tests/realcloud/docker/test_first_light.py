@@ -16,7 +16,7 @@ from .elastic_world import ElasticWorld
 from .engine import Engine
 from .world import CONFIG, LABEL, USER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 LIMIT = 600.0
 GIVEN_UP = "45"
 """Seconds without a registration."""

@@ -25,8 +25,6 @@ from .far_engine import FarEngine, running_far_engine
 from .two_hosts_world import FAR_SLOTS, TwoHostsWorld
 from .world import wait_for
 
-pytestmark = pytest.mark.timeout(3600)
-
 NAME, NEAR, FAR = "boxes", "near", "far"
 POOL = Pool(
     name="box", cloud=NAME, nodes=tuple(f"bx{n}" for n in range(1, 9)), cpus=1, real_memory=64,

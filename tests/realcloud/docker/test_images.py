@@ -25,8 +25,6 @@ from slurm_elastic.testing.contract import UUID, spec_for
 from .bed import HOST, DockerBed
 from .engine import Engine
 
-pytestmark = pytest.mark.timeout(3600)
-
 
 class Shelf(DockerBed):
     """An engine, and a name for images that nobody else has there."""

@@ -15,7 +15,7 @@ from .engine import Engine
 from .keys_world import HUP_HEAD, MACHINE_KEYS, KeysWorld
 from .world import Host
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 PATIENCE = 700.0
 JOB = """\

@@ -12,7 +12,7 @@ from .criu_world import needed
 from .engine import Engine, NoEngine
 from .mpi_world import COMMENT, HOLD, RANKS, STARTS, STEPS, MpiWorld, image
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -90,7 +90,7 @@ def test_a_node_that_is_lost_without_a_word_costs_the_steps_since_the_last_whole
     lost = next(n for n in world.node_list(job) if n != world.batch_host(job))
     world.nodes()[lost].kill()
     if late:
-        world.wait_for(lambda: world.ranks_ended(job), "the other ranks end with an error")
+        world.wait_for(lambda: world.ends(job), "the other ranks end with an error")
         assert world.job(job)["JobState"] == "RUNNING"
     world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
     world.hurry(job)

@@ -7,7 +7,7 @@ import pytest
 from .engine import Engine
 from .program_matrix import Outcome, matrix_world, programs, sample
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 WANTED = {
     "bash-pipeline": Outcome.WORKS,

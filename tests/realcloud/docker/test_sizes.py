@@ -12,7 +12,7 @@ from .criu_world import needed
 from .engine import Engine
 from .sizes_world import CONTENTS, GIB, MIB, Case, SizesWorld, sizes_world
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 SIZE = 100 * MIB
 TOO_SHORT = 4.0

@@ -25,8 +25,6 @@ from slurm_elastic.testing.contract import UUID
 from .engine import Engine
 from .world import Host, wait_for
 
-pytestmark = pytest.mark.timeout(3600)
-
 POOL = Pool(
     name="far", cloud="far", nodes=("fa1",), cpus=1, real_memory=64, instance_types=("small",),
     markets=(Market.RESERVED,),

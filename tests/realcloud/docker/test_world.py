@@ -9,7 +9,7 @@ import pytest
 from .engine import Engine, running_engine
 from .world import ContainerWorld
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,6 @@ from slurm_elastic.testing.contract import FaultContract, LaunchContract, Scarce
 from .bed import CPUS, MEMORY, PlaneBed
 from .plane import ControlPlane
 
-pytestmark = pytest.mark.timeout(3600)  # the first time packages are installed
 PATIENCE = 120.0
 PUBLIC_KEY = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKHEMUoaGpmXUnUJYxwGzHTL7xUZVxvXV3WXvW0CqNhi doctor"
