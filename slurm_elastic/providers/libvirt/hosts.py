@@ -27,8 +27,10 @@ _SENTENCES: tuple[tuple[str, Meaning], ...] = (
     ("disk quota exceeded", (QuotaError, "DiskQuota")),
     ("no space left on device", (CapacityError, "NoSpace")),
     ("cannot allocate memory|cannot set up guest memory", (CapacityError, "NoMemory")),
+    # A volume to which a connection that was lost still writes.
+    ("is still in use|is still being allocated", (TransientError, "Busy")),
 )
-"""The first that is in a message decides; the words are the C library's and qemu's."""
+"""The first that is in a message decides; the words are the C library's, qemu's and libvirt's."""
 _NO_ENTRY = re.compile("permission denied|host key verification failed", re.IGNORECASE)
 """The words of ssh, and of a socket."""
 _DENIED: Meaning = (AuthError, "Denied")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from libvirt_hosts import FROM_ACCESS, FROM_QEMU, FROM_RPC, FROM_STORAGE, Daemon, Fault, Proxy
+from patience import eventually
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
@@ -89,18 +91,24 @@ class LibvirtBed:
         return pool
 
     def close(self) -> None:
+        self.patch.undo()
         self.proxy.heal()
         for domain in self.hand.listAllDomains():
             if domain.UUIDString() not in self.others:
                 if domain.isActive():
                     domain.destroy()
                 domain.undefine()
-        for volume in self.storage.listAllVolumes():
-            volume.delete()
+        eventually(self._without_volumes, 60, lambda: f"{self.storage.name()} has volumes in use")
         if self.driver == "qemu":
             self.storage.destroy()
         self.hand.close()
-        self.patch.undo()
+
+    def _without_volumes(self) -> bool:
+        """A connection that was cut may still write to one for a moment."""
+        for volume in self.storage.listAllVolumes():
+            with suppress(bindings().libvirtError):
+                volume.delete()
+        return not self.storage.listAllVolumes()
 
     def restart(self) -> None:
         """Another libvirtd in the place of the first; machines go on."""

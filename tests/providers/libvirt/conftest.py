@@ -20,6 +20,7 @@ def daemon() -> Iterator[Daemon]:
 @pytest.fixture
 def bed(daemon: Daemon, tmp_path: Path) -> Iterator[LibvirtBed]:
     """A host of the test driver."""
+    daemon.renew()
     with running_proxy(tmp_path / "libvirt-sock", daemon.socket) as proxy:
         made = LibvirtBed(daemon, proxy, "test", tmp_path)
         yield made
@@ -31,6 +32,7 @@ def qemu(daemon: Daemon, tmp_path: Path) -> Iterator[LibvirtBed]:
     """A host with qemu's emulation."""
     if QEMU is None:
         pytest.skip("qemu is not installed")
+    daemon.renew()
     with running_proxy(tmp_path / "libvirt-sock", daemon.socket) as proxy:
         made = LibvirtBed(daemon, proxy, "qemu", tmp_path)
         yield made

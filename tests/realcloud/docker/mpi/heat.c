@@ -196,14 +196,14 @@ static const char *variable(const char *name) {
     return value ? value : "0";
 }
 
-/* Wait, by files alone, until all ranks have left MPI_Init. OpenMPI 5.0.7 at times ends with a
+/* Wait, by files alone, until all ranks have left MPI_Init and can write. OpenMPI 5.0.7 at times ends with a
    segmentation fault (in mca_pml_ob1_recv_frag_callback_match) where a message comes before that. */
 static void meet(void) {
     const char *run = variable("SLURM_RESTART_COUNT"), *step = variable("SLURM_STEP_ID");
     char name[64];
     snprintf(name, sizeof name, "here-%s-%s.%d", run, step, rank);
-    if (close(open(path_of(name), O_WRONLY | O_CREAT, 0644)) != 0)
-        fail("cannot write", path_of(name));
+    while (close(open(path_of(name), O_WRONLY | O_CREAT, 0644)) != 0)
+        usleep(50000);
     for (int one = 0; one < ranks; one++) {
         snprintf(name, sizeof name, "here-%s-%s.%d", run, step, one);
         while (access(path_of(name), F_OK) != 0)
