@@ -43,6 +43,7 @@ MOVE = Migration(
         started=1.0,
     ),
     method="fake", threatened=("n1",), reason="r", step=Step.PLANNED, began=1.0, changed=1.0,
+    stopped=True,
 )  # fmt: skip
 PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
 
@@ -100,7 +101,7 @@ def test_the_state_of_checkpoints(tmp_path: Path, kind: type[CheckpointState]) -
     state.put(MOVE)
     assert state.migrations() == (MOVE,)
     assert state.open_migration(7, 0) == MOVE
-    assert state.was_moved(7, 0)
+    assert state.was_stopped(7, 0)
     assert state.renewals(7, 1) == 0
     assert state.images() == ()
     assert state.unsavable() == {}

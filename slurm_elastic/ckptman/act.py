@@ -99,7 +99,7 @@ class Acts:
             if one is None:
                 continue
             try:
-                self._step(migration.hasten(self._site, one, seen.leaving), seen)
+                self._step(migration.reschedule(self._site, one, seen.leaving), seen)
             except SlurmElasticError as error:
                 log.warning("migration cannot go on job=%s error=%s", one.run.label, error)
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
-from slurm_elastic.ckptman.decide import Plan, fits
+from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
 from slurm_elastic.ckptman.origins import LAUNCHED, Begun, begun
 from slurm_elastic.ckptman.site import Site, tell
 from slurm_elastic.ckptman.verdicts import spot_nodes
@@ -50,6 +51,10 @@ HELD, LONGEST_HELD = 30.0, 300.0
 """Seconds until a stopped run is let go on once more, first and at most: its node may have to read
 all of its images for that.
 """
+POSTPONED = 30.0
+"""Seconds by which a deadline has to move for that: clouds round theirs."""
+BEGINS = 30.0
+"""Seconds in which a run may not be under its launcher yet: its first save is tried meanwhile."""
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
 REFUSED = 10.0
@@ -97,7 +102,7 @@ def planned(site: Site, plan: Plan) -> Migration:
     facts, now = plan.facts, site.now()
     # A run that was stopped in vain is not stopped once more: it works until the last moment. That
     # its limit ends, or that it is preempted, is certain.
-    before = facts.cause not in OF_JOBS and site.state.was_moved(facts.run.job, facts.run.attempt)
+    stopped = site.state.was_stopped(facts.run.job, facts.run.attempt)
     return Migration(
         run=facts.run,
         method=facts.choice.method,
@@ -109,19 +114,32 @@ def planned(site: Site, plan: Plan) -> Migration:
         changed=now,
         deadline=facts.deadline,
         dump=max((s.dump for s in facts.situations), default=0.0),
-        saves=plan.saves and not before,
+        saves=plan.saves and (facts.cause in OF_JOBS or not stopped),
+        stopped=stopped,
         reached={str(Step.PLANNED): now},
     )
 
 
-def hasten(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
-    """By the earliest deadline of its nodes: one may be taken away sooner than was said first."""
-    told = [leaving[what].until for what in move.what if what in leaving]
-    deadline = min((t for t in told if t is not None), default=None)
-    if deadline is None or move.step is Step.REQUEUED:
+def reschedule(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
+    """By the earliest end of its nodes: one may be taken away sooner than was said first, and what
+    could not be saved is tried once more where it is taken later.
+    """
+    told = [leaving[what] for what in move.what if what in leaving]
+    first = min(
+        ((t.until, t) for t in told if t.until is not None), key=itemgetter(0), default=None
+    )
+    if first is None or move.step is Step.REQUEUED:
         return move
-    if move.deadline is not None and deadline >= move.deadline:
-        return move
+    until, threat = first
+    if move.deadline is None or until < move.deadline:
+        return _sooner(site, move, until)
+    gave_up = move.step is Step.WAITING and not move.again and move.cause not in OF_JOBS
+    if gave_up and until >= move.deadline + POSTPONED and move.method in site.checkpointers:
+        return _later(site, move, threat, until)
+    return move
+
+
+def _sooner(site: Site, move: Migration, deadline: float) -> Migration:
     at, now = move.at, site.now()
     if move.step is Step.WAITING and at is not None:
         at = min(at, max(deadline - site.config.checkpoint.slack, now))
@@ -129,6 +147,20 @@ def hasten(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Migrat
     site.state.put(sooner)
     say(site, sooner, "ckpt-sooner", f"its time is shorter: {deadline - now:.0f} s are left")
     return sooner
+
+
+def _later(site: Site, move: Migration, threat: Threat, deadline: float) -> Migration:
+    """Another save, when one for this threat begins."""
+    now, slack = site.now(), site.config.checkpoint.slack
+    job = site.jobs.last.get(move.run.job)
+    if job is None or not fits(deadline, now, LEAST_TRIED, slack):
+        return move
+    at = max(threat.begins(job, move.dump, slack), now)
+    later = replace(move, deadline=deadline, at=at, again=True, tries=0)
+    site.state.put(later)
+    text = f"its time is longer: {deadline - now:.0f} s are left, it is tried to save it once more"
+    say(site, later, "ckpt-later", text)
+    return later
 
 
 def go_on(site: Site, move: Migration) -> Migration:
@@ -214,10 +246,14 @@ def _failed(site: Site, move: Migration, why: str) -> Migration:
     site.journal.count("ckpt_saves_total", method=move.method, outcome="failed")
     say(site, move, "ckpt-failed", why, level=logging.WARNING)
     tries, now = move.tries + 1, site.now()
-    time_left = fits(move.deadline, now + AGAIN, move.dump, site.config.checkpoint.slack)
+    # What nobody has measured yet fills all the time that there is.
+    first = not site.state.images(move.run.job)
+    dump = min(move.dump, LEAST_TRIED) if first else move.dump
+    time_left = fits(move.deadline, now + AGAIN, dump, site.config.checkpoint.slack)
+    more = tries < MOST_TRIES or (first and now - move.run.started < BEGINS)
     job = _look(site, move.run)
     runs = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
-    if runs and time_left and tries < MOST_TRIES:
+    if runs and time_left and more:
         return to(site, move, Step.WAITING, tries=tries, again=True, at=now + AGAIN, note=why)
     move = fall_back(site, replace(move, tries=tries), why)
     if job is not None and job.states & ENDED and ended_for_us(site, move, job):

@@ -68,7 +68,8 @@ class Migration(Struct, frozen=True, kw_only=True):
     (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act again; in WAITING
     None means when the node is lost, and ``again`` that another save is tried then. ``newest``: the
     number of the job's newest image when the save of this move was asked for (None: it was not).
-    ``reached``: when each step was. ``helped``: how often a hold was taken off the requeued job.
+    ``reached``: when each step was. ``stopped``: its run was stopped for an earlier move, and went
+    on. ``helped``: how often a hold was taken off the requeued job.
     ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the nodes that its user
     keeps it off, and ``excluded`` all of them, where we keep it off more (None: we do not).
     """
@@ -91,6 +92,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     newest: int | None = None
     helped: int = 0
     note: str = ""
+    stopped: bool = False
     held: Held | None = None
     avoids: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
@@ -203,6 +205,16 @@ _Run = tuple[int, int]
 """Job and attempt."""
 
 
+class _Past(Struct, frozen=True):
+    """How a run was moved: ``renewed`` at its time limit, or ``stopped`` for it at least."""
+
+    renewed: bool = False
+    stopped: bool = False
+
+
+_NOTHING = _Past()
+
+
 class CheckpointState(Store):
     """Each write is on the disk when its method returns; many threads' writes share one sync.
 
@@ -285,14 +297,13 @@ class CheckpointState(Store):
         if self._version is not None and "rescues" not in self._memory:
             # One reading for both: the next plan asks for the runs.
             moves = dict(map(_migration_from, self._select("select body from rescues")))
-            self._memory["runs"] = {key: move.renewed for key, move in moves.items()}
+            self._memory["runs"] = {key: _past(move) for key, move in moves.items()}
             self._memory["rescues"] = {key: m for key, m in moves.items() if not m.over}
         return self._table("rescues", "select body from rescues where over = 0", _migration_from)
 
-    def _all_runs(self) -> dict[_Run, bool]:
-        """By run, whether it was requeued at its time limit."""
+    def _all_runs(self) -> dict[_Run, _Past]:
         sql = "select job, attempt, body from rescues"
-        return self._table("runs", sql, _renewed_from)
+        return self._table("runs", sql, _past_from)
 
     def put(self, *migrations: Migration, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
@@ -304,7 +315,7 @@ class CheckpointState(Store):
         standing, runs = self._known("rescues"), self._known("runs")
         for move in migrations:
             key = move.run.job, move.run.attempt
-            runs[key] = move.renewed
+            runs[key] = _past(move)
             standing.pop(key, None)
             if not move.over:
                 standing[key] = move
@@ -326,16 +337,16 @@ class CheckpointState(Store):
         with self._lock:
             return self._open_migrations().get((job, attempt))
 
-    def was_moved(self, job: int, attempt: int) -> bool:
-        """Whether there is or was one of that run."""
+    def was_stopped(self, job: int, attempt: int) -> bool:
+        """Whether that run was stopped for a move."""
         with self._lock:
-            return (job, attempt) in self._all_runs()
+            return self._all_runs().get((job, attempt), _NOTHING).stopped
 
     def renewals(self, job: int, restarts: int) -> int:
         """How many of its runs before the present one were requeued at their time limit."""
         with self._lock:
             runs = self._all_runs()
-            return sum(runs.get((job, attempt), False) for attempt in range(restarts))
+            return sum(runs.get((job, attempt), _NOTHING).renewed for attempt in range(restarts))
 
     # images
 
@@ -428,9 +439,13 @@ def _migration_from(row: sqlite3.Row) -> tuple[_Run, Migration]:
     return (move.run.job, move.run.attempt), move
 
 
-def _renewed_from(row: sqlite3.Row) -> tuple[_Run, bool]:
+def _past(move: Migration) -> _Past:
+    return _Past(renewed=move.renewed, stopped=move.stopped or Step.SAVED in move.reached)
+
+
+def _past_from(row: sqlite3.Row) -> tuple[_Run, _Past]:
     key, move = _migration_from(row)
-    return key, move.renewed
+    return key, _past(move)
 
 
 def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:

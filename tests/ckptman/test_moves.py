@@ -25,6 +25,7 @@ from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.policies.threat import Answer, Cause, Threat, by_subject
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.ckptman.world import CkptWorld
+from tests.controller.world import PUB
 
 
 @pytest.fixture
@@ -217,6 +218,21 @@ def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: Ckp
     kinds = world.told(7)
     assert kinds.count("ckpt-failed") == 3
     assert "ckpt-older-image" in kinds
+
+
+def test_a_run_that_has_just_begun_is_tried_until_it_is_under_its_launcher(
+    world: CkptWorld,
+) -> None:
+    """What the first save may take, which nobody knows, is longer than what is left."""
+    world.slurm.submit(7, PUB)
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    world.saver.broken = CheckpointError("job 7: this run is not under the launcher")
+    world.interrupt(world.job(7).nodes[0], notice=50)
+    world.until(lambda: world.told(7).count("ckpt-failed") == 5)
+    world.saver.broken = None
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    assert world.migrations()[0].image is not None
 
 
 def test_a_spoilt_image_is_never_used(world: CkptWorld) -> None:

@@ -35,6 +35,7 @@ MOVE = Migration(
     step=Step.PLANNED,
     began=1.0,
     changed=1.0,
+    stopped=True,
 )
 NOTICE = RecordedNotice(
     key="k1", source="cloud", offer="spot",
@@ -90,7 +91,7 @@ def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
         other.put(MOVE)
         other.warn(NOTICE, now=5.0)
         assert one.migrations() == (MOVE,)
-        assert one.was_moved(7, 0)
+        assert one.was_stopped(7, 0)
         assert one.notices() == (NOTICE,)
         one.put(ended(Step.BACK))
         assert one.migrations() == other.migrations() == ()
@@ -104,7 +105,7 @@ def test_moves_and_runs_are_read_at_once_and_once(tmp_path: Path) -> None:
         state._db.set_trace_callback(asked.append)
         for _ in range(2):
             assert state.migrations() == (MOVE,)
-            assert state.was_moved(7, 0)
+            assert state.was_stopped(7, 0)
         assert asked == ["select body from rescues"]
 
 
@@ -151,7 +152,7 @@ def state(tmp_path: Path) -> Iterator[CheckpointState]:
 def answers(state: CheckpointState) -> tuple[object, ...]:
     return (
         state.notices(), state.migrations(), state.open_migration(7, 0),
-        state.was_moved(7, 0), state.was_moved(8, 0), state.images(), state.images(7),
+        state.was_stopped(7, 0), state.was_stopped(8, 0), state.images(), state.images(7),
         state.releases(), state.interruptions(0.0), state.counters(),
     )  # fmt: skip
 
@@ -231,6 +232,21 @@ RENEWED = {"cause": Cause.LIMIT, "step": Step.BACK, "reached": {Step.REQUEUED: 5
 
 
 @pytest.mark.parametrize("remembers", [False, True])
+def test_a_run_was_stopped_if_it_was_saved_for_this_move_or_an_earlier_one(
+    tmp_path: Path, *, remembers: bool
+) -> None:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        if remembers:
+            state.refresh()
+        state.put(
+            of_run(7, 0, stopped=False, step=Step.STAYED, reached={Step.WAITING: 5.0}),
+            of_run(7, 1, stopped=False, step=Step.STAYED, reached={Step.SAVED: 5.0}),
+            of_run(7, 2, stopped=True, step=Step.STAYED),
+        )
+        assert [state.was_stopped(7, attempt) for attempt in range(4)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
 def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
     tmp_path: Path, *, remembers: bool
 ) -> None:
@@ -246,8 +262,6 @@ def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
             of_run(8, 0, **RENEWED),
         )
         assert [state.renewals(7, restarts) for restarts in (0, 1, 3, 4, 9)] == [0, 1, 1, 2, 2]
-        assert state.was_moved(7, 2)
-        assert not state.was_moved(7, 4)
 
 
 def test_a_move_at_a_time_limit_is_about_the_job_and_any_other_about_its_nodes() -> None:

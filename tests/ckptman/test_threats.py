@@ -16,6 +16,7 @@ from slurm_elastic.policies.threat import LEAD, Cause
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
+MAINT = frozenset({"MAINT"})
 DUMP, SLACK = 10.0, 5.0
 """SETTINGS' expected save, and the slack that is the default."""
 
@@ -304,7 +305,7 @@ def test_a_job_is_moved_shortly_before_a_maintenance_that_it_would_run_into(
     start = world.now + 300
     world.slurm.reserved.append(
         Reservation(name="m1", start=start, end=start + 60, nodes=(node,),
-                    flags=frozenset({"MAINT"}))
+                    flags=MAINT)
     )  # fmt: skip
     assert world.service is not None
     world.service.plans.read()
@@ -315,6 +316,38 @@ def test_a_job_is_moved_shortly_before_a_maintenance_that_it_would_run_into(
     world.until(lambda: world.job(7).restarts == 1)
     assert "maintenance m1 begins" in world.migrations()[0].reason
     assert "ckpt-drained" not in world.kinds(node), "Slurm keeps jobs off it by itself"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_maintenance_that_is_put_off_has_a_job_saved_after_all(
+    world: CkptWorld, *, again: bool
+) -> None:
+    """Or is taken back, and planned again: the run was not stopped in vain, it could not be."""
+    begins(world, 7, limit=90_000)
+    (node,) = world.job(7).nodes
+    assert world.service is not None
+
+    def announced(left: float) -> Reservation:
+        start = world.now + left
+        return Reservation(name="m1", start=start, end=start + 60, nodes=(node,), flags=MAINT)
+
+    def planned(*reservations: Reservation) -> None:
+        world.slurm.reserved[:] = reservations
+        world.service.plans.read()  # type: ignore[union-attr]
+
+    world.saver.broken = CheckpointError("cannot")
+    planned(announced(SLACK + 10))
+    world.until(lambda: "ckpt-no-image" in world.told(7))
+    world.saver.broken = None
+    if again:
+        planned()
+        world.advance(5)
+    planned(announced(400))
+    world.until(lambda: world.job(7).restarts == 1)
+    (moved,) = world.migrations()
+    assert moved.image is not None
+    assert ("ckpt-later" in world.told(7)) != again
+    assert world.now >= world.slurm.reserved[0].start - DUMP - SLACK - LEAD, "not before its time"
 
 
 def test_a_failing_node_is_left_at_once(world: CkptWorld) -> None:
@@ -388,7 +421,7 @@ def test_what_is_planned_does_not_move_a_job_that_cannot_be_saved() -> None:
     try:
         begins(world, 7, limit=90_000)
         (node,) = world.job(7).nodes
-        flags = frozenset({"MAINT"})
+        flags = MAINT
         start = world.now + 60
         world.slurm.reserved.append(
             Reservation(name="m1", start=start, end=start + 60, nodes=(node,), flags=flags)
