@@ -133,8 +133,9 @@ def reschedule(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Mi
     until, threat = first
     if move.deadline is None or until < move.deadline:
         return _sooner(site, move, until)
-    gave_up = move.step is Step.WAITING and not move.again and move.cause not in OF_JOBS
-    if gave_up and until >= move.deadline + POSTPONED and move.method in site.checkpointers:
+    gave_up = move.step is Step.WAITING and not (move.again or move.was_stopped)
+    of_node = move.cause not in OF_JOBS and move.method in site.checkpointers
+    if gave_up and of_node and until >= move.deadline + POSTPONED:
         return _later(site, move, threat, until)
     return move
 

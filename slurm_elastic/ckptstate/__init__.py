@@ -109,6 +109,11 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.cause is Cause.LIMIT and Step.REQUEUED in self.reached
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether its run was stopped for a save, for this move or an earlier one."""
+        return self.stopped or Step.SAVED in self.reached
+
+    @property
     def over(self) -> bool:
         """Whether nothing is left to do."""
         return self.step in ENDS
@@ -440,7 +445,7 @@ def _migration_from(row: sqlite3.Row) -> tuple[_Run, Migration]:
 
 
 def _past(move: Migration) -> _Past:
-    return _Past(renewed=move.renewed, stopped=move.stopped or Step.SAVED in move.reached)
+    return _Past(renewed=move.renewed, stopped=move.was_stopped)
 
 
 def _past_from(row: sqlite3.Row) -> tuple[_Run, _Past]:

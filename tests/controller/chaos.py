@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 ROUND = 10
 """Examples drawn at a time, and at least."""
-SECONDS = float(os.environ.get("SLURM_ELASTIC_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("SLURM_ELASTIC_CHAOS_SECONDS", "30"))
 """After so many no other round begins, however slow this machine is."""
 ASKED = os.environ.get("SLURM_ELASTIC_EXAMPLES", "")
 """So many examples instead, whatever time they take."""
