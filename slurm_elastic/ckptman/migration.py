@@ -39,7 +39,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.policies.threat import OF_JOBS, Cause, Threat
+from slurm_elastic.policies.threat import OF_JOBS, OF_MACHINES, Cause, Threat
 
 NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3
@@ -568,7 +568,9 @@ def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
             say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
         if move.cause is Cause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
-        if not may_hurry(move.run.nodes, move.threatened, move.changed, site.now()):
+        # What others drain they may give back at any moment.
+        drained = move.threatened if move.cause in OF_MACHINES else ()
+        if not may_hurry(move.run.nodes, drained, move.changed, site.now()):
             return move
         if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:
             site.slurm.start_now(job.id)

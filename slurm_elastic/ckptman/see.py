@@ -23,7 +23,7 @@ from slurm_elastic.policies.reconcile_rules import OUR_MARK
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.policies.stopped import born
 from slurm_elastic.policies.threat import (
-    Cause,
+    OF_MACHINES,
     Threat,
     Threats,
     by_subject,
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 TAGGED_EVERY = 30.0
 """Seconds between two readings of all clouds, by a service without a ledger to read."""
-_OURS = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
-"""Threats for which nodes may be drained and powered down: that of others is theirs."""
+FRESH_PLANS = 5.0
+"""Seconds for which plans are acted upon as they were read."""
 _NO_POOL = PoolCheckpoint()
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
@@ -97,10 +97,16 @@ class SlurmPlans:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._found: tuple[Threat, ...] = ()
+        self._read = float("-inf")
+
+    def old(self) -> bool:
+        """Whether they may have been taken back since they were read."""
+        return self._site.now() - self._read > FRESH_PLANS
 
     def read(self) -> None:
         """Once. SlurmError where Slurm does not answer: what was known stays."""
         now, slurm = self._site.now(), self._site.slurm
+        self._read = now
         reserved = of_reservations(slurm.reservations(), now)
         states = (of_node(node, now, OUR_MARK) for node in slurm.nodes().values())
         self._found = (*reserved, *(one for one in states if one is not None))
@@ -163,7 +169,7 @@ class Watch:
             blind=bool(self._blind),
             threats=threats,
             leaving=moving(threats),
-            nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in _OURS})),
+            nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in OF_MACHINES})),
             images=images,
             saves=saves,
             choices=choices,

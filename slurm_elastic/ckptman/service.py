@@ -6,17 +6,20 @@ import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Sequence
 
 from slurm_elastic.ckptman.act import Acts
-from slurm_elastic.ckptman.decide import decide
+from slurm_elastic.ckptman.decide import MOVE, Plan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw
 from slurm_elastic.ckptman.orders import Orders
-from slurm_elastic.ckptman.see import SlurmPlans, Watch
+from slurm_elastic.ckptman.see import SlurmPlans, Snapshot, Watch
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate.enduring import MEANS
 from slurm_elastic.ckptstate.orders import WithdrawOrder
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
+from slurm_elastic.policies.threat import OF_SLURM
 from slurm_elastic.prices.book import PriceBook
 
 log = logging.getLogger(__name__)
@@ -125,16 +128,30 @@ class Service:
 
     def tick(self) -> None:
         """One look: see, decide, act."""
-        site, settings = self.site, self.site.config.checkpoint
+        site = self.site
         self._beat()
         asked = self.orders.waiting()
         for one in asked:  # before the look: what was said of its node is over
             if isinstance(one.order, WithdrawOrder):
                 withdraw(site, one.order.node, self.watch.machines())
                 self.orders.carried(one)
-        seen = self.watch.look()
-        self._moving = self.acts.apply(seen, decide(seen, settings.slack), asked)
+        seen, plans = self._decided()
+        if self.plans.old() and any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans):
+            self._read_plans()
+            seen, plans = self._decided()
+        self._moving = self.acts.apply(seen, plans, asked)
         site.journal.flush()
+
+    def _decided(self) -> tuple[Snapshot, Sequence[Plan]]:
+        seen = self.watch.look()
+        return seen, decide(seen, self.site.config.checkpoint.slack)
+
+    def _read_plans(self) -> None:
+        """Before jobs are moved for them: a drain may be over, and jobs began there since."""
+        try:
+            self.plans.read()
+        except SlurmError as error:
+            log.warning("the plans of Slurm are those of before: %s", error)
 
     def _beat(self) -> None:
         site, clock = self.site, self.site.monotonic()

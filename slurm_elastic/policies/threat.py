@@ -62,6 +62,10 @@ CERTAIN = PLANNED | {Cause.PREEMPTION}
 """The run is over at that time for certain, so that a save for it is no matter of the policy."""
 OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
 """They end the job and concern none of its nodes."""
+OF_SLURM = frozenset({Cause.MAINTENANCE, Cause.DRAIN, Cause.HEALTH})
+"""Those that Slurm's own nodes and reservations tell of."""
+OF_MACHINES = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
+"""Those for which nodes may be drained and powered down: that of others is theirs."""
 
 
 class Answer(StrEnum):

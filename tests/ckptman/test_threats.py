@@ -12,6 +12,7 @@ from slurm_elastic.ckptstate import Step
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model_slurm import Reservation
+from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.policies.threat import LEAD, Cause
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
@@ -316,6 +317,37 @@ def test_a_job_is_moved_shortly_before_a_maintenance_that_it_would_run_into(
     world.until(lambda: world.job(7).restarts == 1)
     assert "maintenance m1 begins" in world.migrations()[0].reason
     assert "ckpt-drained" not in world.kinds(node), "Slurm keeps jobs off it by itself"
+
+
+def test_what_was_taken_back_since_plans_were_read_moves_no_job(world: CkptWorld) -> None:
+    begins(world, 7, limit=90_000)
+    world.slurm.reserved.append(
+        Reservation(name="m1", start=world.now + 300, end=world.now + 360,
+                    nodes=world.job(7).nodes, flags=MAINT)
+    )  # fmt: skip
+    assert world.service is not None
+    world.service.plans.read()
+    world.slurm.reserved.clear()
+    world.advance(300)
+    assert world.migrations() == []
+
+
+def test_a_job_may_get_a_node_again_that_others_drained(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may give it back at any moment, and slurmd fails a job that comes back within the second."""
+    begins(world, 7, limit=90_000)
+    world.slurm.reserved.append(
+        Reservation(name="m1", start=world.now + 60, end=world.now + 120,
+                    nodes=world.job(7).nodes, flags=MAINT)
+    )  # fmt: skip
+    assert world.service is not None
+    world.service.plans.read()
+    hurried: list[float] = []
+    monkeypatch.setattr(world.slurm, "start_now", lambda _: hurried.append(world.now))
+    world.until(lambda: bool(hurried))
+    (move,) = world.migrations()
+    assert hurried[0] - move.reached["requeued"] >= SETTLING
 
 
 @pytest.mark.parametrize("again", [False, True])
