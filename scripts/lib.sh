@@ -86,7 +86,7 @@ set_up_tests() {
     local processors memory
     processors=$(nproc)
     memory=$(awk '/^MemAvailable/ { print int($2 / 1048576) + 1 }' /proc/meminfo)
-    SIDE_BY_SIDE=(-n "$(least $((processors * 5)) 24 "$memory")" "${BY_FILE[@]}")
+    SIDE_BY_SIDE=(-n "$(least $((processors * 4)) 24 "$memory")" "${BY_FILE[@]}")
     BUSY_SIDE_BY_SIDE=(-n "$(least $((processors * 2)) 16 "$memory")" "${BY_FILE[@]}")
 }
 BY_FILE=(--dist loadfile --no-loadscope-reorder)

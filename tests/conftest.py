@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -127,7 +126,8 @@ def _reason(report: pytest.TestReport) -> str:
     """Where and by which words, in a few lines: a run that is ended from outside says no more."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
-    return textwrap.indent(textwrap.shorten(text, 1500, placeholder=" ..."), "  ")
+    words = " ".join(text.split())
+    return f"  {words[:500]} ... {words[-1000:]}" if len(words) > 1500 else f"  {words}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -387,6 +387,7 @@ class Trial:
         if job.has_ended:
             return [*words, f"job {job.id} is {' '.join(sorted(job.states))}, exit {job.exit_code}"]
         if "PENDING" in job.states and job.restarts:
+            words = words or list(filter(None, [self._evidence.reason(self.node)]))
             return [*words, f"job {job.id} could not be started there: {job.reason}"]
         return words
 

@@ -12,7 +12,14 @@ from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.first_light import HEADLESS, NAMELESS, Seen, Step, log_evidence
+from slurm_elastic.policies.first_light import (
+    HEADLESS,
+    NAMELESS,
+    Seen,
+    Step,
+    log_evidence,
+    reason_set,
+)
 from slurm_elastic.protocols import Console
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm import siteconf
@@ -75,12 +82,19 @@ class Evidence:
 
     def logged(self, node: str) -> tuple[str, ...]:
         """The lines of slurmctld's log since the start that say why the node does not come."""
+        return log_evidence(self._lines(), node)
+
+    def reason(self, node: str) -> str:
+        """The last one that slurmctld gave the node since the start; empty: none."""
+        return reason_set(self._lines(), node)
+
+    def _lines(self) -> list[str]:
         if self._log is None:
-            return ()
+            return []
         with contextlib.suppress(OSError), open(self._log, errors="replace") as file:
             file.seek(self._from)
-            return log_evidence(file.read(_LOG_MOST).splitlines(), node)
-        return ()
+            return file.read(_LOG_MOST).splitlines()
+        return []
 
     def console(self, machine: Machine | None) -> list[str]:
         """The last lines that the machine has printed, where its cloud shows them."""

@@ -17,6 +17,7 @@ from slurm_elastic.model import InstanceState
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_down, phase
+from slurm_elastic.policies.reconcile_rules import OUR_MARK
 
 
 class Step(StrEnum):
@@ -297,6 +298,15 @@ def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
     mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
     newest = mine[::-1]
     return (*_clocks(read), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
+
+
+def reason_set(lines: Iterable[str], node: str) -> str:
+    """The reason that slurmctld's log has last for the node, and that is not ours; empty: none. The
+    node itself has it no more where a service has powered it down for it already.
+    """
+    found = re.compile(rf"\bnode {re.escape(node)} reason set to: (?!{re.escape(OUR_MARK)})(.+)$")
+    told = [match[1].strip() for line in lines if (match := found.search(line))]
+    return told[-1] if told else ""
 
 
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")

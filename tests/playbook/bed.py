@@ -94,8 +94,13 @@ class Bed:
     ) -> dict[str, int]:
         """The same where it has to end well; how much it changed, by machine."""
         done = self.play(groups, variables, *options)
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == 0, done.stdout + self._journals()
         return {name: int(changed) for name, changed, _, _ in _RECAP.findall(done.stdout)}
+
+    def _journals(self) -> str:
+        """What services said last."""
+        last = ("journalctl", "--no-pager", "-n", "40")
+        return "\n".join(f"--- {n}\n{m.run(*last, check=False)}" for n, m in self.machines.items())
 
     def _lines(self, group: str, names: Sequence[str]) -> list[str]:
         return [f"[{group}]", *(f"{name} {self._connection(name)}" for name in names)]

@@ -18,6 +18,7 @@ from slurm_elastic.policies.first_light import (
     is_over,
     log_evidence,
     reached,
+    reason_set,
 )
 
 OFF = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))
@@ -150,6 +151,17 @@ def test_of_the_log_only_lines_that_can_be_about_it_count_newest_first() -> None
         "[t] error: Node n1 has low real_memory size",
     ]
     assert log_evidence(lines, "n1") == (lines[3], lines[0])
+
+
+def test_a_reason_is_known_from_the_log_after_the_node_was_powered_down_for_it() -> None:
+    lines = [
+        "[t] update_node: node n1 reason set to: SlurmdSpoolDir is full",
+        "[t] update_node: node n11 reason set to: another's",
+        "[t] update_node: node n1 reason set to: slurm-elastic:hold:repair",
+        "[t] powering down node n1",
+    ]
+    assert reason_set(lines, "n1") == "SlurmdSpoolDir is full"
+    assert reason_set(lines[2:], "n1") == ""
 
 
 CONTACT = "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)"
