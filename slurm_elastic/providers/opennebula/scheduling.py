@@ -61,7 +61,7 @@ def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
     began = {name: min(v.started for v in some) for name, some in launches.items()}
     ahead = 0.0
     for one in sorted(machines, key=lambda v: v.id):
-        if one.waits and one.trouble:
+        if one.waits:
             moved = max(ahead, latest[one.generation])
             since = max(one.started, moved)
             yield Waiting(one, since, moved >= began[one.generation], pauses[one.generation])
@@ -69,16 +69,20 @@ def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
 
 
 def given_up(machines: Sequence[Vm], now: float, limit: float) -> Mapping[int, Vm]:
-    """By number, the machines in whose line nothing has moved for ``limit`` seconds; for longer
-    where the scheduler itself was slower than that with their launch.
+    """By number, the machines with a message in whose line nothing has moved for ``limit`` seconds;
+    for longer where the scheduler itself was slower than that with their launch.
     """
     return {
-        w.vm.id: w.vm for w in waiting(machines) if now - w.since > max(limit, CYCLES * w.pause)
+        w.vm.id: w.vm
+        for w in waiting(machines)
+        if w.vm.trouble and now - w.since > max(limit, CYCLES * w.pause)
     }
 
 
 def in_line(machines: Sequence[Vm]) -> frozenset[int]:
-    """The numbers of those whose message says nothing: the scheduler works on their line."""
+    """The numbers of those whose message says nothing, also where it is yet to come: the scheduler
+    works on their line.
+    """
     return frozenset(w.vm.id for w in waiting(machines) if w.moving)
 
 

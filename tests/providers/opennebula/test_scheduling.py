@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.opennebula.convert import ACTIVE, PENDING, Vm
@@ -73,6 +74,13 @@ def test_machines_ahead_in_line_are_waited_for() -> None:
 def test_the_last_of_a_launch_that_was_placed_while_it_was_ordered_are_in_line() -> None:
     machines = [vm(0, T0 + 1), vm(1, None), vm(2, None, started=T0 + 2)]
     assert in_line(machines) == {1, 2}
+
+
+def test_a_machine_that_the_scheduler_comes_to_next_is_in_line_before_it_has_a_message() -> None:
+    """The message may come between the list and the next question."""
+    tried, untried = vm(1, None), replace(vm(2, None), tags={requests.GENERATION: "g1"})
+    assert in_line([vm(0, T0 + 1), tried, untried]) == {1, 2}
+    assert set(given_up([vm(0, T0 + 1), tried, untried], T0 + LIMIT + 2, LIMIT)) == {1}
 
 
 def test_what_is_placed_behind_a_machine_is_no_progress_of_its_own() -> None:
