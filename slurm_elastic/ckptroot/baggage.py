@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class Baggage:
         self._made: list[str] = []
         self._left: dict[str, tuple[int, int]] = {}
         self._fresh: dict[str, tuple[int, int]] = {}
+        self._lent: list[str] = []
 
     def _is_for_one_job(self, path: str) -> bool:
         """Whether a TMPDIR is no place of all users, such as a node's /scratch."""
@@ -137,6 +138,37 @@ class Baggage:
                 kept[path] = found[path]
         return dict(sorted(kept.items()))
 
+    def has_renamed(self, gone: Mapping[str, tuple[int, int]], tasks: Collection[int]) -> bool:
+        """Whether files that are in use by a name that is ``gone`` have another one here, as
+        semaphores have (sem_open(3)).
+        """
+        wanted = {file for name, file in gone.items() if self.holds(name)}
+        return bool(wanted) and any(
+            (seen.st_dev, seen.st_ino) in wanted for seen in self.found(tasks).values()
+        )
+
+    def lend(self, links: Sequence[str]) -> None:
+        """More names that files of the job's have until ``take_back``, as CRIU needs them."""
+        self._lent = list(links)
+        for path in links:
+            if not self.holds(path):
+                self.take_back()
+                raise Refused(f"link remap of a file that is not of this node alone: {path}")
+
+    def take_back(self) -> None:
+        """The names that were lent to files, here or where the image was made."""
+        shared = set()
+        with self._as_user():
+            for name in self._lent:
+                with contextlib.suppress(OSError):
+                    shared.add(os.lstat(name).st_ino)
+                    os.unlink(name)
+            for path, (inode, _) in self._taken.items():  # whose ctime has changed by that
+                if inode in shared:
+                    with contextlib.suppress(OSError):
+                        self._taken[path] = (inode, os.lstat(path).st_ctime_ns)
+        self._lent = []
+
     def pack(self, image: Path, most: int, tasks: Collection[int]) -> None:
         """Into the image, at most that many bytes of data, or Refused. The tasks stand still."""
         found = self.found(tasks)
@@ -155,7 +187,8 @@ class Baggage:
                 items.append(item)
         finally:
             os.close(data)
-        text = json.dumps({"own": self._made, "items": [asdict(item) for item in items]}).encode()
+        packed = {"own": self._made, "lent": self._lent, "items": [asdict(item) for item in items]}
+        text = json.dumps(packed).encode()
         if len(text) > _INDEX_MOST:
             raise Refused("the names of its files in temporary directories are too long")
         with open(files.opened(image / INDEX, flags, mode=0o640), "wb") as file:
@@ -172,6 +205,7 @@ class Baggage:
         self._left = self._read_record() | self._left
         self._own += index["own"]
         self._made += index["own"]
+        self._lent = index.get("lent", [])
         data, laid = files.opened(image / DATA, owners=(0,)), list[Item]()
         try:
             self._lay_out(items, data, laid)

@@ -12,11 +12,12 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import dumping, files, images, inventory, keeper
+from slurm_elastic.ckptroot import capabilities, dump, images, inventory, keeper, sysv
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -25,16 +26,9 @@ from slurm_elastic.ckptroot.proc import memory_of, shared_of, status_of
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
-_CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
-_DUMPS = (1, 2, 5, 12, 19, _CAP_SYS_RESOURCE)
-"""The capabilities that a dump takes besides (capabilities(7)): CAP_DAC_OVERRIDE,
-CAP_DAC_READ_SEARCH, CAP_KILL, CAP_NET_ADMIN (sockets' states), CAP_SYS_PTRACE.
-"""
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MOST_GROUPS = 128
 """CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
-_LOG = 16 << 20
-"""Characters of CRIU's log that are looked through."""
 _KNOWN_KERNEL = Path("/run/criu.kdat")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
@@ -88,18 +82,19 @@ class Criu:
         """
         groups = images.check(image, self._identity)
         images.show(image)
-        log = self._work() / "restore.log"
+        log, has_sysv = self._work() / "restore.log", images.has_sysv(image)
         command = [
-            *restorer(self._identity, groups), self._site.criu, "restore", "--unprivileged",
-            "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
+            *capabilities.restorer(self._identity, groups, has_sysv), self._site.criu, "restore",
+            "--unprivileged", "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
             *(() if manifest.closed is None else _CLOSES),
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
-        keeper.send(self._way, {"do": "restore", **order})
+        keeper.send(self._way, {"do": "restore", "sysv": has_sysv, **order})
         try:
             self.pid = int(self._wait(3600.0)["pid"])
         except Refused as error:
-            raise Refused(f"{error}: {_last_error(log)}") from error
+            raise Refused(f"{error}: {dump.last_error(log)}") from error
+        self._baggage.take_back()
 
     def alone(self, image: Path, /) -> frozenset[str]:
         """The files that the tasks of a verified image write, but do not append to."""
@@ -109,7 +104,9 @@ class Criu:
         """The memory of all tasks, found before anything is stopped; Refused for what cannot be
         brought back.
         """
-        return self._check_inventory() + self._check_rights()
+        with self._sysv() as namespace:
+            beyond = sysv.held(namespace) or 0
+        return self._check_inventory() + self._check_rights() + beyond
 
     def locked(self) -> dict[str, inventory.State]:
         """The files that the job keeps locked, as they are now; its own copies of what is on this
@@ -131,27 +128,34 @@ class Criu:
         """
         if within <= 0:
             raise Refused("the deadline has passed")
-        work = self._work()
-        command = [
-            "/usr/bin/nsenter", f"--mount=/proc/self/fd/{self._mounts}",
-            f"--pid=/proc/self/fd/{self._processes}", "--", *self._rights(),
-            self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
-            "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
-            *(_CLOSES if closes else ()),
-        ]  # fmt: skip
-        done, over = dumping.run(command, (self._mounts, self._processes), image, most)
-        if done != 0 and over:
-            raise Refused(f"no room: the image would have more than {most >> 20} MiB")
-        if done != 0:
-            raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
-        try:
-            images.check(image, self._identity)
-            self._check_inventory()  # again: they ran until CRIU stopped them
-            self._check_rights()
-            return {file.path: file.size for file in images.writing(image)}
-        except BaseException:
-            self.go_on()
-            raise
+        with self._sysv() as namespace:
+            has_sysv = sysv.held(namespace) is not None
+            if has_sysv:
+                self._check_sysv()
+            self._save(image, most, closes, namespace, has_sysv)
+            try:
+                self._baggage.lend(images.links(image))
+                images.check(image, self._identity)
+                self._check_inventory()  # again: they ran until CRIU stopped them
+                self._check_rights()
+                sysv.check_none(namespace, unless=has_sysv)
+                return {file.path: file.size for file in images.writing(image)}
+            except BaseException:
+                self.go_on()
+                raise
+
+    def _save(self, image: Path, most: int, closes: bool, namespace: int, has_sysv: bool) -> None:
+        """CRIU's part."""
+        self._know_kernel()
+        log, tasks = self._work() / "dump.log", self._tasks()
+        one = dump.Dump(
+            self._site.criu, self._caller, self.pid, self._mounts, self._processes, namespace,
+            has_sysv, (*_BOTH, *(_CLOSES if closes else ())),
+        )  # fmt: skip
+        if self._baggage.has_renamed(inventory.gone_names(tasks), tasks):
+            one.run_as_user(image, log, most)
+        else:
+            one.run(image, log, most)
 
     def gather(self, image: Path, most: int, /) -> None:
         """With what they have in this node's temporary directories."""
@@ -160,12 +164,14 @@ class Criu:
     def go_on(self) -> None:
         """After a dump: the processes run on."""
         keeper.send(self._way, {"do": "continue"})
+        self._baggage.take_back()
 
     def stop(self) -> None:
         """After a dump: the processes end here."""
         keeper.send(self._way, {"do": "kill"})
         self._wait(60.0)
         self._ended = None
+        self._baggage.take_back()
         self._baggage.leave()
 
     def signal(self, number: int) -> None:
@@ -221,24 +227,38 @@ class Criu:
         """Where CRIU writes its logs: of root's, on this machine."""
         return self._scratch.path()
 
-    def _rights(self) -> list[str]:
-        """The words that keep a dump from more than it takes: CRIU reads what the job's processes
-        hold.
-
-        prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers. CRIU's
-        own check of the kernel has to come first, as plain root: it keeps what it finds in /run,
-        makes a network namespace for it, which takes CAP_SYS_ADMIN, and asks libnftables.
+    @contextlib.contextmanager
+    def _sysv(self) -> Iterator[int]:
+        """A descriptor of the namespace of the job's System V IPC, which a restore makes anew. Of
+        another's, should its process end just then: then CRIU refuses.
         """
-        have, words = _capabilities(os.getpid(), "CapEff"), list[str]()
+        for pid in self._tasks():
+            with contextlib.suppress(OSError):
+                found = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
+                break
+        else:
+            raise Refused("the job has no process any more")
+        try:
+            yield found
+        finally:
+            os.close(found)
+
+    def _check_sysv(self) -> None:
+        """Refused where this kernel lets no user choose the numbers of System V IPC. With the job's
+        own /proc, where a container's may not be written.
+        """
+        words = capabilities.restorer(self._identity, self._caller.groups, has_sysv=True)
+        enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self._mounts}", "--"]
+        tried = [*enter, *words, "/bin/sh", "-c", f": >>{sysv.NUMBERS}"]
+        if _run(tried, self._mounts) != 0:
+            raise Refused("it uses System V IPC, which this kernel lets only root bring back")
+
+    def _know_kernel(self) -> None:
+        """CRIU's own check of the kernel has to come first, as plain root: it keeps what it finds
+        in /run, makes a network namespace for it, and asks libnftables.
+        """
         if not _KNOWN_KERNEL.exists():
             _run([self._site.criu, "check"])
-        if not have >> _CAP_SYS_RESOURCE & 1:
-            user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
-            words += [*user, "--keep-groups"]
-        if have >> _CAP_SETPCAP & 1:
-            keeps = [number for number in (*_DUMPS, _restores()) if have >> number & 1]
-            words += ["--bounding-set", ",".join(["-all", *(f"+cap_{n}" for n in keeps)])]
-        return ["/usr/bin/setpriv", *words] if words else []
 
     def _tasks(self) -> list[int]:
         """The job's processes, by their numbers out here; the keeper is not one of them."""
@@ -289,7 +309,7 @@ class Criu:
                 " CRIU cannot restore it as a user"
             )
         # Set before no_new_privs comes back (seccomp(2)).
-        if _restores() == _CAP_CHECKPOINT_RESTORE and _filtered(pid):
+        if capabilities.is_whole() and _filtered(pid):
             return "has a seccomp filter, which CRIU cannot restore as a user"
         return ""
 
@@ -308,32 +328,6 @@ def available(site: Site) -> None:
             raise Refused(f"{program} is not installed")
 
 
-def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
-    """The words that make CRIU the job's user for good, with no right on files but his
-    (capabilities(7)).
-
-    What stays is what restoring takes: process numbers and memory maps (checkpoint_restore, else
-    sys_admin, which included it before Linux 5.9), smaller bounding sets (setpcap), limits above
-    the present ones (sys_resource). Nobody of that user can look into such a process (ptrace(2),
-    "Ptrace access mode checking"), and it can become nobody else.
-    """
-    have = _capabilities(os.getpid(), "CapEff")
-    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, _restores())
-    keeps = [number for number in wanted if have >> number & 1]
-    capabilities = ",".join(["-all", *(f"+cap_{number}" for number in keeps)])
-    listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
-    return [
-        "/usr/bin/setpriv", "--reuid", str(identity.uid), "--regid", str(identity.gid), *listed,
-        "--inh-caps", capabilities, "--ambient-caps", capabilities,
-    ]  # fmt: skip
-
-
-def _restores() -> int:
-    """The capability that lets a user restore process numbers and memory maps."""
-    have = _capabilities(os.getpid(), "CapEff")
-    return _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
-
-
 def _namespaces(middle: int) -> tuple[int, int]:
     """The job's mounts and process numbers. By the middle process, which is our own child and not
     reaped: the keeper's number may be anybody's once that has reaped it.
@@ -346,20 +340,11 @@ def _namespaces(middle: int) -> tuple[int, int]:
         raise
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(
+def _run(command: list[str], *handed: int) -> int:
+    return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm,
-    )  # fmt: skip
-
-
-def _last_error(log: Path) -> str:
-    """The first error in CRIU's log is the cause; the others follow from it."""
-    with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
-        for line in file.read(_LOG).splitlines():
-            if "Error (" in line and "RLIMIT_NOFILE" not in line:
-                return line.partition("Error ")[2][:300]
-    return "no error in its log"
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=handed,
+    ).returncode  # fmt: skip
 
 
 def _owner(pid: int) -> int | None:
@@ -382,7 +367,3 @@ def _filtered(pid: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
         return any(status_of(int(thread)).get("Seccomp") == _FILTER for thread in threads)
     return False
-
-
-def _capabilities(pid: int, name: str) -> int:
-    return int(status_of(pid).get(name, "0"), 16)

@@ -25,8 +25,12 @@ _PART = 0.1
 """The part of the time that looks may take."""
 
 
-def run(command: list[str], pass_fds: tuple[int, ...], image: Path, most: int) -> tuple[int, bool]:
-    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes."""
+def run(
+    command: list[str], pass_fds: tuple[int, ...], image: Path, most: int, said: int | None = None
+) -> tuple[int, bool]:
+    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes. What
+    it says goes to the descriptor ``said``, if there is one.
+    """
 
     def before() -> None:
         calm()
@@ -38,7 +42,8 @@ def run(command: list[str], pass_fds: tuple[int, ...], image: Path, most: int) -
     done, over = threading.Event(), threading.Event()
     with subprocess.Popen(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, preexec_fn=before, pass_fds=pass_fds,
+        stderr=subprocess.DEVNULL if said is None else said, preexec_fn=before,
+        pass_fds=pass_fds,
     ) as process:  # fmt: skip
         watch = threading.Thread(
             target=_watch, args=(process.pid, image, most, done, over), daemon=True

@@ -7,6 +7,8 @@ read as expected is refused.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -24,11 +26,13 @@ _FILES = 0x56303138
 _REMAPS = 0x59133954
 _MOST = 256 << 20
 """Bytes of an image that is read whole: a million open files are less."""
+_LINKED = 0  # remap-file-path.proto
 _WRITING = 0o3  # O_WRONLY, O_RDWR
 _APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
 _DEAD = 2  # criu/include/pid.h: TASK_DEAD
 _NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
-                        r"|userns|autofs|binfmt-misc|tmpfs|ipcns-\w+)\b")  # fmt: skip
+                        r"|userns|autofs|binfmt-misc|tmpfs)\b")  # fmt: skip
+_SYSV = re.compile(r"ipcns-(var|shm|msg|sem)-\d+\.img")
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,17 @@ def check(directory: Path, identity: Identity) -> tuple[int, ...]:
     if not cores:
         raise Refused("the image has no task")
     for name in names:
-        if _NAMESPACE.match(name):
+        if _NAMESPACE.match(name) and not _SYSV.fullmatch(name):
             raise Refused(f"{name}: the image has namespaces or mounts of its own")
     found = {_check_core(directory / name, identity) for name in cores} - {None}
     if len(found) > 1:
         raise Refused("the image has tasks with different groups")
     return next((groups for groups in found if groups is not None), ())
+
+
+def has_sysv(directory: Path) -> bool:
+    """Whether the image has System V IPC, which comes back in a namespace of its own."""
+    return any(_SYSV.fullmatch(entry.name) for entry in directory.iterdir())
 
 
 def show(directory: Path) -> None:
@@ -83,6 +92,36 @@ def show(directory: Path) -> None:
     for entry in directory.iterdir():
         if entry.name.endswith((".img", ".dmtcp")):
             entry.chmod(0o644)
+
+
+@contextlib.contextmanager
+def handed(directory: Path, uid: int) -> Iterator[int]:
+    """A descriptor of the directory, in which a process of the user's may make an image meanwhile:
+    one that has the descriptor, as nobody else gets there (``show``). Root's again afterwards.
+    """
+    directory.parent.chmod(0o750)
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
+    try:
+        os.fchown(place, uid, -1)
+        yield place
+    finally:
+        os.fchown(place, 0, -1)
+        for name in os.listdir(place):
+            os.chown(name, 0, -1, dir_fd=place, follow_symlinks=False)
+        os.close(place)
+
+
+def links(directory: Path) -> tuple[str, ...]:
+    """The links that CRIU made for files whose names were gone (``--link-remap``)."""
+    remaps = directory / "remap-fpath.img"
+    if not remaps.exists():
+        return ()
+    made = {
+        _number(fields, 2)
+        for fields in map(_fields, _entries(remaps, _REMAPS))
+        if _number(fields, 3) == _LINKED
+    }
+    return tuple(path for path, _, _, number in _files(directory) if number in made)
 
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
@@ -108,13 +147,20 @@ def _regular(directory: Path) -> Iterator[tuple[str, int, int]]:
     remaps = directory / "remap-fpath.img"
     entries = _entries(remaps, _REMAPS) if remaps.exists() else iter(())
     elsewhere = {_number(_fields(entry), 1) for entry in entries}
+    for path, flags, size, number in _files(directory):
+        if number not in elsewhere:
+            yield path, flags, size
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Path, flags, size and CRIU's number of each opening of a regular file."""
     for entry in _entries(directory / "files.img", _FILES):
         for raw in _messages(entry, 3):
             reg = _fields(raw)
             name = _one(reg, 6)
-            if isinstance(name, bytes) and _number(reg, 1) not in elsewhere:
+            if isinstance(name, bytes):
                 path = "/" + name.decode("utf-8", "surrogateescape").removeprefix("/")
-                yield path, _number(reg, 2), _number(reg, 8, missing=-1)
+                yield path, _number(reg, 2), _number(reg, 8, missing=-1), _number(reg, 1)
 
 
 def _check_core(path: Path, identity: Identity) -> tuple[int, ...] | None:

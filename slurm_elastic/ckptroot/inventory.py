@@ -5,6 +5,7 @@ tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -19,6 +20,8 @@ from slurm_elastic.ckptroot.site import Refused
 _GONE = " (deleted)"
 _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
+File = tuple[int, int]
+"""Device and inode."""
 State = tuple[int, int, int]
 """Inode, size and time of the last change (ns) of a file."""
 
@@ -61,18 +64,36 @@ def _open_paths(tasks: Iterable[int]) -> Iterator[str]:
 
 
 def _mapped_paths(pid: int) -> set[str]:
-    """The files that a task has mapped and that are there still (proc(5), maps)."""
-    found = set()
+    """The files that a task has mapped and that are there still."""
+    return {path for path, _ in _mapped(pid) if not path.endswith(_GONE)}
+
+
+def _mapped(pid: int) -> Iterator[tuple[str, File]]:
+    """The files that a task has mapped (proc(5), maps)."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
         for line in file:
             words = line.rstrip(b"\n").split(None, 5)
-            if (
-                len(words) == 6
-                and words[5].startswith(b"/")
-                and not words[5].endswith(_GONE.encode())
-            ):
-                found.add(os.fsdecode(words[5]))
+            if len(words) == 6 and words[5].startswith(b"/"):
+                major, minor = (int(part, 16) for part in words[3].split(b":"))
+                yield os.fsdecode(words[5]), (os.makedev(major, minor), int(words[4]))
+
+
+def gone_names(tasks: Iterable[int]) -> dict[str, File]:
+    """The names that files of the tasks had when they were opened, and have no longer."""
+    found = {}
+    for pid in tasks:
+        for path, file in itertools.chain(_mapped(pid), _opened(pid)):
+            if path.endswith(_GONE):
+                found[path.removesuffix(_GONE)] = file
     return found
+
+
+def _opened(pid: int) -> Iterator[tuple[str, File]]:
+    """The files that a task has open."""
+    for number in _descriptors(pid):
+        with contextlib.suppress(OSError):
+            seen = os.stat(f"/proc/{pid}/fd/{number}")
+            yield os.readlink(f"/proc/{pid}/fd/{number}"), (seen.st_dev, seen.st_ino)
 
 
 def terminal(tasks: Iterable[int]) -> str:

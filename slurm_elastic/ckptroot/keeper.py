@@ -15,9 +15,10 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from slurm_elastic.ckptroot import sysv
 from slurm_elastic.ckptroot.caller import CLEAN
 from slurm_elastic.ckptroot.payload import (
     Payload,
@@ -48,10 +49,11 @@ def start(payload: Payload) -> tuple[socket.socket, int]:
     try:
         ours.close()
         die_with_parent()
+        limits = sysv.limits()
         unshare_processes()
         child = os.fork()
         if child == 0:
-            _Keeper(theirs, payload).serve()
+            _Keeper(theirs, payload, limits).serve()
         send(theirs, {"keeper": child})
         theirs.close()
         os.waitpid(child, 0)
@@ -85,9 +87,10 @@ def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
 class _Keeper:
     """The loop of process 1."""
 
-    def __init__(self, way: socket.socket, payload: Payload) -> None:
+    def __init__(self, way: socket.socket, payload: Payload, limits: Mapping[str, str]) -> None:
         self._way = way
         self._payload = payload
+        self._limits = limits
         self._child = 0
 
     def serve(self) -> None:
@@ -96,6 +99,7 @@ class _Keeper:
             reopen_standard(self._payload)
             die_with_parent()  # not before: acting as the user takes it back (prctl(2))
             mount_own_proc()
+            sysv.set_limits(self._limits)
             self._loop()
         except OSError as error:
             send(self._way, {"failed": str(error)})
@@ -162,6 +166,8 @@ class _Keeper:
             send(self._way, {"failed": f"criu restore: {error.strerror or error}"})
             return
         self._child = order["pid"]
+        if order["sysv"]:
+            sysv.set_limits_of(self._child, self._limits)
         send(self._way, {"pid": self._child})
 
     def _kill(self, *, quiet: bool = False) -> None:
@@ -202,7 +208,8 @@ def _restore(order: dict[str, Any]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(order["log"], flags, 0o600)
     try:
-        code = _run(order["command"], images, log)
+        with sysv.limits_ignored() if order["sysv"] else contextlib.nullcontext():
+            code = _run(order["command"], images, log)
     finally:
         os.close(images)
         os.close(log)

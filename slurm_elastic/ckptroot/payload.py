@@ -18,7 +18,7 @@ from typing import NoReturn
 from slurm_elastic.ckptroot.rights import as_user
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000  # unshare(2)
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000  # unshare(2)
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MNT_DETACH = 2  # umount(2)
@@ -97,8 +97,17 @@ def adopt_orphans() -> None:
 
 
 def unshare_processes() -> None:
-    """Own mounts for us; own process numbers for the children to come."""
-    _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS), "unshare")
+    """Own mounts and own System V IPC for us; own process numbers for the children to come."""
+    _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
+
+
+def join_ipc(path: str) -> None:
+    """From now on the System V IPC of the namespace at ``path``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_LIBC.setns(descriptor, CLONE_NEWIPC), f"setns {path}")
+    finally:
+        os.close(descriptor)
 
 
 def unshare_mounts() -> None:
@@ -112,6 +121,30 @@ def mount_small(path: str, uid: int, gid: int) -> None:
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     options = f"size=64k,nr_inodes=32,mode=700,uid={uid},gid={gid}".encode()
     _check(_LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), f"mount {path}")
+
+
+def mount_beside(path: str, aside: str, names: Sequence[str]) -> None:
+    """A directory in place of that at ``path``, with empty files of these ``names``, or paths, that
+    all may write; what else is there is there by links, which lead through its directory ``aside``.
+    """
+    real = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+        others = set(os.listdir(path)) - {name.partition("/")[0] for name in names}
+        _check(_LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, b"mode=755"), f"mount {path}")
+        os.mkdir(f"{path}/{aside}")
+        source, place = f"/proc/self/fd/{real}".encode(), f"{path}/{aside}".encode()
+        _check(_LIBC.mount(source, place, None, MS_BIND, None), f"mount {path}/{aside}")
+        for name in others:
+            os.symlink(f"{aside}/{name}", f"{path}/{name}")
+        for name in names:
+            directory = os.path.dirname(f"{path}/{name}")
+            os.makedirs(directory, exist_ok=True)
+            os.close(os.open(f"{path}/{name}", os.O_CREAT))
+            os.chmod(directory, 0o755)  # noqa: S103 - whatever our umask is
+            os.chmod(f"{path}/{name}", 0o666)  # noqa: S103 - what is written there is for nobody
+    finally:
+        os.close(real)
 
 
 def unmount(path: str) -> None:

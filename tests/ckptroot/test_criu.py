@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import criu
+from slurm_elastic.ckptroot import criu, dump
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.payload import Payload
@@ -42,6 +43,12 @@ class Bed:
         monkeypatch.setattr(criu, "_namespaces", lambda middle: (3, 4))
         monkeypatch.setattr(criu, "Baggage", lambda *given: self)
         monkeypatch.setattr(criu, "Scratch", lambda *given: self)
+        monkeypatch.setattr(criu.Criu, "_sysv", lambda _: contextlib.nullcontext(5))
+        monkeypatch.setattr(criu.sysv, "held", lambda namespace: self.held[namespace])
+        monkeypatch.setattr(criu.images, "has_sysv", lambda image: False)
+        monkeypatch.setattr(criu.images, "links", lambda image: ("/tmp/link_remap.1",))
+        self.held: dict[int, int | None] = {5: None}
+        self.renamed = False
         self.work = place
         site = Site(cluster="t", directory=place, key=b"", reader=(0, 0), criu=str(place / "criu"))
         self.method: Any = criu.Criu(site, CALLER, PAYLOAD)
@@ -77,6 +84,15 @@ class Bed:
 
     def found(self, tasks: Sequence[int]) -> dict[str, Any]:
         return {name: SimpleNamespace(st_blocks=8) for name in ("/tmp/a", "/tmp/b")}
+
+    def has_renamed(self, gone: dict[str, Any], tasks: Sequence[int]) -> bool:
+        return self.renamed
+
+    def lend(self, links: Sequence[str]) -> None:
+        self.done.append(("lend", *links))
+
+    def take_back(self) -> None:
+        self.done.append("take back")
 
     def holds(self, path: str) -> bool:
         return path.startswith("/tmp/")
@@ -148,12 +164,12 @@ def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(be
     bed.method._ended = 9
     bed.answers, bed.waits = [{"killed": True}], []
     bed.method.stop()
-    assert (bed.done, bed.waits) == ([{"do": "kill"}, "leave"], [60.0])
+    assert (bed.done, bed.waits) == ([{"do": "kill"}, "take back", "leave"], [60.0])
     assert bed.method.ended() is None, "it comes back, maybe"
     bed.done = []
     bed.method.signal(10)
     bed.method.go_on()
-    assert bed.done == [{"do": "signal", "number": 10}, {"do": "continue"}]
+    assert bed.done == [{"do": "signal", "number": 10}, {"do": "continue"}, "take back"]
 
 
 def test_in_the_end_nothing_of_it_stays(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,15 +195,18 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     shown: list[Path] = []
     monkeypatch.setattr(criu.images, "check", lambda image, identity: (2000, 2005))
     monkeypatch.setattr(criu.images, "show", shown.append)
-    monkeypatch.setattr(criu, "restorer", lambda identity, groups: [identity.uid, groups])
+    monkeypatch.setattr(criu.images, "has_sysv", lambda image: True)
+    monkeypatch.setattr(criu.capabilities, "restorer", lambda identity, *how: [identity.uid, how])
     bed.answers, bed.waits = [{"pid": 1001}], []
     bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
     assert (shown, bed.method.pid, bed.waits) == ([tmp_path / "1"], 1001, [3600.0])
-    (order,) = bed.done
+    order, after = bed.done
     assert isinstance(order, dict)
+    assert order["sysv"] is True
+    assert after == "take back", "the names that the image's files had for its sake"
     assert order["command"][:5] == [
         2000,
-        (2000, 2005),
+        ((2000, 2005), True),
         f"{tmp_path}/criu",
         "restore",
         "--unprivileged",
@@ -217,11 +236,11 @@ def test_connections_are_closed_in_a_restore_where_they_were_in_the_save(
 def test_no_more_of_an_error_is_told_than_a_line_takes(tmp_path: Path) -> None:
     log = tmp_path / "dump.log"
     log.write_text("all is well\nError (x): " + "y" * 400)
-    assert criu._last_error(log) == "(x): " + "y" * 295
+    assert dump.last_error(log) == "(x): " + "y" * 295
     log.write_text("Error (RLIMIT_NOFILE)\nan Error of another kind\n")
-    assert criu._last_error(log) == "no error in its log"
+    assert dump.last_error(log) == "no error in its log"
     log.unlink()
-    assert criu._last_error(log) == "no error in its log"
+    assert dump.last_error(log) == "no error in its log"
 
 
 def test_files_that_it_alone_writes_are_told(
@@ -248,8 +267,11 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         found: tuple[int, bool] = bed.method._dumped
         return found
 
-    monkeypatch.setattr(criu.dumping, "run", run)
-    monkeypatch.setattr(bed.method, "_rights", lambda: ["setpriv"])
+    monkeypatch.setattr(dump.dumping, "run", run)
+    monkeypatch.setattr(bed.method, "_know_kernel", lambda: None)
+    monkeypatch.setattr(dump.capabilities, "dumper", lambda *_, **__: ["setpriv"])
+    monkeypatch.setattr(dump.capabilities, "own_dumper", lambda *_, **__: ["setpriv", "--reuid"])
+    monkeypatch.setattr(criu.inventory, "gone_names", lambda tasks: {"/tmp/gone": (1, 2)})
     monkeypatch.setattr(bed.method, "_tasks", lambda: [21, 22])
     monkeypatch.setattr(bed.method, "_obstacle", lambda pid, owner, status: "")
     for name in ("stray", "terminal", "local_files"):
@@ -272,15 +294,58 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
 ) -> None:
     bed.method.pid = 1001
     assert bed.method.dump(tmp_path / "1.new", 0.1, 5 * MIB) == {"/a": 5}
-    ((command, handed, image, most),) = saved
-    assert (handed, image, most) == ((3, 4), tmp_path / "1.new", 5 * MIB)
-    assert command[:5] == [
-        "/usr/bin/nsenter", "--mount=/proc/self/fd/3", "--pid=/proc/self/fd/4", "--", "setpriv",
+    ((command, handed, image, most, said),) = saved
+    assert (handed, image, most) == ((3, 4, 5), tmp_path / "1.new", 5 * MIB)
+    assert said is None
+    assert command[:6] == [
+        "/usr/bin/nsenter", "--mount=/proc/self/fd/3", "--pid=/proc/self/fd/4",
+        "--ipc=/proc/self/fd/5", "--", "setpriv",
     ]  # fmt: skip
-    assert command[5:9] == [f"{tmp_path}/criu", "dump", "-t", "1001"]
+    assert command[6:10] == [f"{tmp_path}/criu", "dump", "-t", "1001"]
     assert "--leave-stopped" in command
     assert not {"--tcp-close", "--tcp-established", "--skip-in-flight"} & set(command)
-    assert bed.done == ["check"]
+    assert bed.done == [("lend", "/tmp/link_remap.1"), "check"]
+
+
+def test_system_v_ipc_is_saved_from_outside_of_it(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.held = {5: 4096}
+    asked: list[list[str]] = []
+    monkeypatch.setattr(criu, "_run", lambda words, *_: asked.append(words) or 0)
+    assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 4096
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    ((command, handed, *_),) = saved
+    assert handed == (3, 4)
+    assert not [word for word in command if word.startswith("--ipc")]
+    assert asked[0][-1] == ": >>/proc/sys/kernel/shm_next_id"
+    monkeypatch.setattr(criu, "_run", lambda *_: 2)
+    with pytest.raises(Refused, match="which this kernel lets only root bring back"):
+        bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    assert len(saved) == 1, "nothing was stopped for it"
+
+
+def test_what_began_to_use_it_meanwhile_is_not_saved(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = iter([None, 0])
+    monkeypatch.setattr(criu.sysv, "held", lambda namespace: next(held))
+    with pytest.raises(Refused, match="has begun to use System V IPC just now"):
+        bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    assert bed.done[-2:] == [{"do": "continue"}, "take back"]
+
+
+def test_links_are_made_as_the_jobs_user(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.renamed = True
+    monkeypatch.setattr(dump.images, "handed", lambda image, uid: contextlib.nullcontext(9))
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    ((command, handed, _, _, said),) = saved
+    assert handed == (3, 4, 5, 9)
+    assert isinstance(said, int)
+    assert {"--reuid", "--link-remap", "--unprivileged", "/proc/self/fd/9"} <= set(command)
+    assert (tmp_path / "dump.log").exists()
 
 
 def test_connections_are_closed_in_a_save_that_is_asked_to(
@@ -337,7 +402,7 @@ def test_what_became_so_while_it_was_saved_lets_them_go_on(
     monkeypatch.setattr(bed.method, check, refuses)
     with pytest.raises(Refused, match="process x has left"):
         bed.method.dump(tmp_path, 60.0, MIB)
-    assert bed.done == ["check", {"do": "continue"}]
+    assert bed.done == [("lend", "/tmp/link_remap.1"), "check", {"do": "continue"}, "take back"]
 
 
 @pytest.mark.parametrize("name", ["stray", "terminal", "local_files"])
@@ -396,17 +461,17 @@ def test_a_task_with_more_than_its_users_rights_is_told(
     why: str,
     modern: bool,
 ) -> None:
-    monkeypatch.setattr(criu, "_restores", lambda: 40 if modern else 21)
+    monkeypatch.setattr(criu.capabilities, "is_whole", lambda: modern)
     monkeypatch.setattr(criu, "_filtered", lambda pid: False)
     said = bed.method._obstacle(21, owner, STATUS | status)
     assert (why in said) if why else said == ""
 
 
-@pytest.mark.parametrize(("restores", "why"), [(40, "seccomp filter"), (21, "")])
+@pytest.mark.parametrize(("whole", "why"), [(True, "seccomp filter"), (False, "")])
 def test_a_filter_is_one_where_the_user_could_not_set_it(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, restores: int, why: str
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, whole: bool, why: str
 ) -> None:
-    monkeypatch.setattr(criu, "_restores", lambda: restores)
+    monkeypatch.setattr(criu.capabilities, "is_whole", lambda: whole)
     monkeypatch.setattr(criu, "_filtered", lambda pid: True)
     said = bed.method._obstacle(21, 2000, STATUS)
     assert (why in said) if why else said == ""
@@ -431,7 +496,6 @@ def test_a_task_in_a_user_namespace_of_its_own_is_told(bed: Bed) -> None:
 def test_what_is_gone_has_no_owner_and_no_filter() -> None:
     assert (criu._owner(1 << 30), criu._filtered(1 << 30)) == (None, False)
     assert criu._owner(os.getpid()) == os.stat("/proc/self/fd").st_uid
-    assert criu._capabilities(1 << 30, "CapEff") == 0
 
 
 def test_a_process_is_one_of_the_jobs_by_its_namespace(bed: Bed) -> None:

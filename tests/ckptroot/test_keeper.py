@@ -199,13 +199,14 @@ def test_nothing_outlives_its_session(bed: Bed, how: str) -> None:
 # bringing back
 
 
-def restore(bed: Bed, script: str, pid: int) -> dict[str, Any]:
+def restore(bed: Bed, script: str, pid: int, sysv: bool = False) -> dict[str, Any]:
     """By a stand-in for CRIU."""
     images = bed.place / "images"
     images.mkdir(exist_ok=True)
     (images / "core.img").touch()
     command = ["/bin/sh", "-c", script]
-    bed.tell("restore", images=str(images), log=str(bed.place / "log"), command=command, pid=pid)
+    log = str(bed.place / "log")
+    bed.tell("restore", images=str(images), log=log, command=command, pid=pid, sysv=sysv)
     return bed.said()
 
 
@@ -220,6 +221,26 @@ def test_what_criu_brings_back_is_the_job_again(bed: Bed) -> None:
     assert stat.S_IMODE((bed.place / "log").stat().st_mode) == 0o600
     bed.tell("signal", number=int(signal.SIGTERM))
     assert bed.said() == {"ended": 3 << 8}
+
+
+def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
+    """What CRIU writes there is lost: only root may set them. All else is what it was."""
+    limits = ["kernel/shmmni", "fs/mqueue/msg_max"]
+    read = f"cd /proc/sys; cat {' '.join(limits)} kernel/ostype fs/nr_open"
+    number = bed.start(
+        f"echo ready >ready; until [ -e go ]; do sleep 0.05; done; {{ {read}; }} >after; sleep 1000"
+    )
+    bed.wrote("ready")
+    script = (
+        f"exec >&2; cd /proc/sys; for name in {' '.join(limits)}; do setpriv --reuid {USER.pw_uid}"
+        ' --regid 1 --clear-groups sh -c "echo 1 >$name" || exit 9; done; cat kernel/ostype'
+    )
+    assert restore(bed, script, number, sysv=True) == {"pid": number}
+    (bed.place / "go").touch()
+    own = [Path("/proc/sys", name).read_text().strip() for name in limits]
+    more = [Path("/proc/sys", name).read_text().strip() for name in ("kernel/ostype", "fs/nr_open")]
+    assert bed.wrote("after").split() == [*own, *more]
+    assert more[0] in (bed.place / "log").read_text()
 
 
 def test_a_criu_that_fails_leaves_nothing_behind(bed: Bed) -> None:
@@ -243,7 +264,7 @@ def test_images_or_a_log_that_are_links_are_refused(bed: Bed) -> None:
     images = {"images": str(bed.place / "images"), "log": str(bed.place / "plain")}
     log = {"images": str(bed.place / "elsewhere"), "log": str(bed.place / "log")}
     for order in (images, log):
-        bed.tell("restore", command=["/bin/true"], pid=1, **order)
+        bed.tell("restore", command=["/bin/true"], pid=1, sysv=False, **order)
         assert "criu restore: " in bed.said()["failed"]
     assert not (bed.place / "elsewhere" / "file").exists()
 
@@ -391,7 +412,7 @@ class Numbers:
         monkeypatch.setattr(keeper, "send", lambda way, message: self.sent.append(message))
         monkeypatch.setattr(keeper.os, "waitpid", self.waitpid)
         monkeypatch.setattr(keeper.os, "kill", lambda *what: self.signalled.append(what))
-        self.one: Any = keeper._Keeper(cast("Any", None), cast("Any", None))
+        self.one: Any = keeper._Keeper(cast("Any", None), cast("Any", None), {})
 
     def waitpid(self, pid: int, how: int) -> tuple[int, int]:
         if self.ends:
@@ -477,4 +498,4 @@ def test_it_never_comes_back_to_what_forked_it(
     monkeypatch.setattr(keeper._Keeper, "_loop", act)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, pytest.raises(Exited):
-        keeper._Keeper(theirs, cast("Payload", None)).serve()
+        keeper._Keeper(theirs, cast("Payload", None), {}).serve()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import criu
+from slurm_elastic.ckptroot import capabilities, criu, dumping
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
@@ -95,8 +95,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 @pytest.fixture
 def modern(monkeypatch: pytest.MonkeyPatch) -> None:
-    have = criu._capabilities
-    monkeypatch.setattr(criu, "_capabilities", lambda *_: have(*_) | CHECKPOINT_RESTORE)
+    monkeypatch.setattr(capabilities, "is_whole", lambda: True)
 
 
 @pytest.mark.usefixtures("modern")
@@ -129,7 +128,7 @@ def test_a_filter_can_be_set_by_what_may_administer_the_system(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = start("filter")
-    monkeypatch.setattr(criu, "_capabilities", lambda *_: SYS_ADMIN)
+    monkeypatch.setattr(capabilities, "is_whole", lambda: False)
     method.need()
 
 
@@ -143,13 +142,15 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
         ("_work", lambda: tmp_path),
-        ("_rights", list),
+        ("_know_kernel", lambda: None),
         ("go_on", lambda: went_on.append(True)),
     ):
         monkeypatch.setattr(method, name, value)
-    monkeypatch.setattr(criu.dumping, "run", lambda *_: (0, False))
+    monkeypatch.setattr(dumping, "run", lambda *_: (0, False))
+    monkeypatch.setattr(criu.sysv, "held", lambda namespace: None)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
-    monkeypatch.setattr(criu.images, "writing", lambda image: ())
+    for name in ("writing", "links"):
+        monkeypatch.setattr(criu.images, name, lambda image: ())
     with pytest.raises(Refused, match="is not dumpable"):
         method.dump(tmp_path, 60.0, 1 << 30)
     assert went_on == [True]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import criu, payload
+from slurm_elastic.ckptroot import capabilities, criu, payload
 from slurm_elastic.ckptroot.images import Identity
 
 ALICE = Identity(uid=2000, gid=2001, groups=frozenset({2001, 2005}))
@@ -29,11 +29,15 @@ except PermissionError:
 """
 
 
+def having(monkeypatch: pytest.MonkeyPatch, have: int) -> None:
+    monkeypatch.setattr(capabilities, "status_of", lambda _: {"CapEff": f"{have:x}"})
+
+
 @pytest.mark.parametrize(
     ("have", "kept"),
     [
         (ALL, "-all,+cap_8,+cap_24,+cap_40"),
-        (ALL & ~CHECKPOINT_RESTORE, "-all,+cap_8,+cap_24,+cap_21"),
+        (ALL & ~CHECKPOINT_RESTORE, "-all,+cap_8,+cap_21,+cap_24"),
         (SYS_ADMIN | SETPCAP, "-all,+cap_8,+cap_21"),
         (SETPCAP, "-all,+cap_8"),
     ],
@@ -41,22 +45,22 @@ except PermissionError:
 def test_what_restores_is_the_user_with_no_right_on_others_files(
     monkeypatch: pytest.MonkeyPatch, have: int, kept: str
 ) -> None:
-    monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
-    command = criu.restorer(ALICE, (2001, 2005))
+    having(monkeypatch, have)
+    command = capabilities.restorer(ALICE, (2001, 2005))
     assert command == [
         "/usr/bin/setpriv", "--reuid", "2000", "--regid", "2001", "--groups", "2001,2005",
         "--inh-caps", kept, "--ambient-caps", kept,
     ]  # fmt: skip
-    assert "--clear-groups" in criu.restorer(ALICE, ())
+    assert "--clear-groups" in capabilities.restorer(ALICE, ())
 
 
 @ROOT_PART
 def test_it_becomes_that_user_for_good() -> None:
-    command = [*criu.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
+    command = [*capabilities.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
-    ids, capabilities, stays = done.stdout.splitlines()
+    ids, masks, stays = done.stdout.splitlines()
     assert ids == "(2000, 2000, 2000) (2001, 2001, 2001) [2001, 2005]"
-    for mask in capabilities.split():
+    for mask in masks.split():
         assert int(mask, 16) & ~(SETPCAP | SYS_RESOURCE | CHECKPOINT_RESTORE | SYS_ADMIN) == 0
     assert stays == "stays"
 
@@ -73,22 +77,43 @@ def test_it_becomes_that_user_for_good() -> None:
     ],
 )
 def test_what_dumps_has_no_more_rights_than_it_takes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, have: int, words: list[str]
+    monkeypatch: pytest.MonkeyPatch, have: int, words: list[str]
 ) -> None:
+    having(monkeypatch, have)
+    command = capabilities.dumper(ALICE.uid, ALICE.gid, has_sysv=False)
+    assert command == (["/usr/bin/setpriv", *words] if words else [])
+
+
+def test_system_v_ipc_takes_more_rights_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    having(monkeypatch, ALL)
+    for words, plain in (
+        (capabilities.restorer, "-all,+cap_8,+cap_24,+cap_40"),
+        (capabilities.own_dumper, "-all,+cap_12,+cap_19,+cap_24,+cap_40"),
+    ):
+        assert words(ALICE, (2001,), has_sysv=False)[-1] == plain
+    assert capabilities.restorer(ALICE, (), has_sysv=True)[-1] == (
+        "-all,+cap_8,+cap_21,+cap_24,+cap_40"
+    )
+    more = "+cap_12,+cap_15,+cap_19,+cap_21,+cap_24,+cap_40"
+    assert capabilities.own_dumper(ALICE, (), has_sysv=True)[-1] == f"-all,{more}"
+    root = capabilities.dumper(2000, 2001, has_sysv=True)
+    assert root[-1] == f"-all,+cap_1,+cap_2,+cap_5,{more}"
+
+
+def test_the_kernel_is_looked_at_once_and_as_plain_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the rights of a dump it could make no network namespace to look into."""
     checked: list[Any] = []
-    monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
     monkeypatch.setattr(criu, "_run", checked.append)
     monkeypatch.setattr(criu, "_KNOWN_KERNEL", tmp_path / "criu.kdat")
     method: Any = object.__new__(criu.Criu)
     method._site = SimpleNamespace(criu="/usr/sbin/criu")
-    method._caller = SimpleNamespace(uid=ALICE.uid, gid=ALICE.gid)
-    assert method._rights() == (["/usr/bin/setpriv", *words] if words else [])
-    # As plain root: with these rights it could make no network namespace to look into.
+    method._know_kernel()
     assert checked == [["/usr/sbin/criu", "check"]]
-    checked.clear()
     (tmp_path / "criu.kdat").touch()
-    method._rights()
-    assert checked == [], "it looks at the kernel once"
+    method._know_kernel()
+    assert len(checked) == 1
 
 
 MOUNTS = rb"""

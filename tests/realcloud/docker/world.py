@@ -36,7 +36,7 @@ CONFIG = "/etc/elastic/slurm-elastic.yaml"
 OPEN = ("shared/log", "shared/jobs")
 """Where everybody may write."""
 LABEL = "slurm-elastic-test-world"
-CRIU_CAPS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_TIME", "NET_ADMIN")
+CRIU_CAPS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_TIME", "NET_ADMIN", "IPC_OWNER", "DAC_READ_SEARCH")
 
 SITE_CONF = """\
 ClusterName=containers

@@ -1,0 +1,96 @@
+"""System V IPC of a namespace of its own, as the kernel tells of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.ckptroot import sysv
+from slurm_elastic.ckptroot.site import Refused
+
+SHM = "       key      shmid perms  size  cpid  lpid nattch   uid   gid   rss  swap\n"
+HOLDS = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+exec(sys.argv[1])
+print("up", flush=True)
+sys.stdin.readline()
+"""
+
+
+def held(code: str) -> int | None:
+    """What is told of the namespace of a process that has done this."""
+    words = ["unshare", "--ipc", "/usr/bin/python3", "-c", HOLDS, code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"up\n"
+        namespace = os.open(f"/proc/{one.pid}/ns/ipc", os.O_RDONLY)
+        try:
+            return sysv.held(namespace)
+        finally:
+            os.close(namespace)
+            one.communicate(b"\n")
+
+
+@ROOT_PART
+@pytest.mark.parametrize(
+    ("code", "size"),
+    [
+        ("pass", None),
+        ("libc.semget(7, 1, 0o1600)", 0),
+        ("libc.msgget(7, 0o1600)", 0),
+        ("libc.shmget(7, 1 << 20, 0o1600)", 1 << 20),
+        ("kept = libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0)", 1 << 20),
+        ("ctypes.memset(libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0), 1, 1 << 20)", 0),
+    ],
+)
+def test_what_is_there_is_found_with_what_is_in_nobodys_memory(code: str, size: int | None) -> None:
+    assert held(code) == size
+
+
+def test_a_namespace_that_cannot_be_entered_is_told() -> None:
+    with open("/dev/null") as file, pytest.raises(Refused, match="System V IPC cannot be read"):
+        sysv.held(file.fileno())
+
+
+def test_nothing_there_is_asked_for_once_where_something_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: Iterator[int | None] = iter([None, 0])
+    monkeypatch.setattr(sysv, "held", lambda namespace: next(found))
+    sysv.check_none(3, unless=True)
+    sysv.check_none(3, unless=False)
+    with pytest.raises(Refused, match="just now"):
+        sysv.check_none(3, unless=False)
+
+
+@ROOT_PART
+def test_limits_are_those_of_the_node_as_far_as_it_has_them(tmp_path: Path) -> None:
+    here = sysv.limits()
+    assert {"kernel/sem", "kernel/msgmax", "kernel/shmmax"} <= set(here)
+    code = (
+        "from slurm_elastic.ckptroot import sysv; import sys\n"
+        "before = sysv.limits(); sysv.set_limits({**before, 'kernel/msgmnb': '12345\\n', 'kernel/no': '1'})\n"
+        "print({k: v for k, v in sysv.limits().items() if before[k] != v})"
+    )
+    done = subprocess.run(
+        ["unshare", "--ipc", sys.executable, "-c", code],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "{'kernel/msgmnb': '12345\\n'}\n"
+    assert sysv.limits() == here
+
+
+def test_a_segment_that_is_in_a_process_is_counted_there() -> None:
+    (row,) = sysv._entries(f"shm <==\n{SHM} 0 5 1600 8192 1 1 1 2000 2000 4096 0\n")
+    assert row["perms"] == 0o1600
+    assert sysv._beyond(row) == 4096
+    assert sysv._beyond({**row, "nattch": 0}) == 8192
+    assert sysv._beyond({**row, "size": 100}) == 0, "of a page less is used than the kernel gives"
