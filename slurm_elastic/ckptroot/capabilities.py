@@ -15,16 +15,18 @@ _DAC_OVERRIDE, _DAC_READ_SEARCH, _KILL, _SETPCAP, _NET_ADMIN, _IPC_OWNER = 1, 2,
 _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE, _CHECKPOINT_RESTORE = 19, 21, 24, 40
 
 
-def restorer(identity: Identity, groups: tuple[int, ...], has_sysv: bool = False) -> list[str]:
+def restorer(
+    identity: Identity, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
+) -> list[str]:
     """The words that make CRIU the job's user for good, with no right on files but his, to restore.
 
     What stays is what that takes: process numbers and memory maps, smaller bounding sets (setpcap),
-    limits above the present ones (sys_resource), a namespace for System V IPC (sys_admin). Nobody
-    of that user can look into such a process (ptrace(2), "Ptrace access mode checking"), and it can
-    become nobody else.
+    limits above the present ones (sys_resource), a namespace for System V IPC (sys_admin), and
+    connections of TCP (net_admin). Nobody of that user can look into such a process (ptrace(2),
+    "Ptrace access mode checking"), and it can become nobody else.
     """
-    sysv = {_SYS_ADMIN} if has_sysv else set()
-    return _as_user(identity, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *sysv})
+    more = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
+    return _as_user(identity, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
 
 
 def own_dumper(identity: Identity, groups: tuple[int, ...], has_sysv: bool) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import capabilities, dump, images, inventory, keeper, sysv
+from slurm_elastic.ckptroot import capabilities, dump, images, inventory, keeper, sockets, sysv
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -34,6 +34,8 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 _CLOSES = ("--tcp-close", "--skip-in-flight")
 """Only where that is asked for: a job with a connection is refused else, and goes on with it."""
+_KEEPS = ("--tcp-established",)
+"""Only where all connections are between processes of the job, by the loopback address."""
 _BOTH = (
     "--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "--file-locks",
     "--ghost-limit", "256M", "-v2",
@@ -59,6 +61,7 @@ class Criu:
         payload = replace(payload, environment=given)
         self._way, self._middle = keeper.start(payload)
         self.pid = 0
+        self._reused: frozenset[str] | None = None
         self._ended: int | None = None
         message = self._wait(30.0)
         self._keeper = int(message["keeper"])
@@ -83,10 +86,11 @@ class Criu:
         groups = images.check(image, self._identity)
         images.show(image)
         log, has_sysv = self._work() / "restore.log", images.has_sysv(image)
+        has_streams = manifest.closed is None and images.has_streams(image)
         command = [
-            *capabilities.restorer(self._identity, groups, has_sysv), self._site.criu, "restore",
-            "--unprivileged", "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
-            *(() if manifest.closed is None else _CLOSES),
+            *capabilities.restorer(self._identity, groups, has_sysv, has_streams), self._site.criu,
+            "restore", "--unprivileged", "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
+            *(() if manifest.closed is None else _CLOSES), *(_KEEPS if has_streams else ()),
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
         keeper.send(self._way, {"do": "restore", "sysv": has_sysv, **order})
@@ -117,7 +121,7 @@ class Criu:
 
     def connections(self) -> list[str]:
         """The far ends of the job's TCP connections."""
-        return inventory.connections(self._tasks())
+        return sockets.connections(self._tasks())
 
     def dump(self, image: Path, within: float, most: int, closes: bool = False) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
@@ -136,6 +140,8 @@ class Criu:
             try:
                 self._baggage.lend(images.links(image))
                 images.check(image, self._identity)
+                if self._reused is not None:
+                    sockets.check_streams(images.streams(image))
                 self._check_inventory()  # again: they ran until CRIU stopped them
                 self._check_rights()
                 sysv.check_none(namespace, unless=has_sysv)
@@ -148,9 +154,11 @@ class Criu:
         """CRIU's part."""
         self._know_kernel()
         log, tasks = self._work() / "dump.log", self._tasks()
+        keeps = not closes and sockets.are_its_own(tasks)
+        self._reused = sockets.reused(tasks) if keeps else None
         one = dump.Dump(
             self._site.criu, self._caller, self.pid, self._mounts, self._processes, namespace,
-            has_sysv, (*_BOTH, *(_CLOSES if closes else ())),
+            has_sysv, (*_BOTH, *(_CLOSES if closes else ()), *(_KEEPS if keeps else ())),
         )  # fmt: skip
         if self._baggage.has_renamed(inventory.gone_names(tasks), tasks):
             one.run_as_user(image, log, most)
@@ -163,6 +171,8 @@ class Criu:
 
     def go_on(self) -> None:
         """After a dump: the processes run on."""
+        if self._reused is not None:
+            sockets.wake(self._tasks(), self._reused)
         keeper.send(self._way, {"do": "continue"})
         self._baggage.take_back()
 
@@ -276,6 +286,7 @@ class Criu:
         tasks = self._tasks()
         found = self._baggage.found(tasks)
         why = inventory.stray(tasks, self._keeper, self.pid) or inventory.terminal(tasks)
+        why = why or sockets.stays_here(tasks)
         if why := why or inventory.local_files(tasks, self._baggage, found):
             raise Refused(why)
         return sum(seen.st_blocks * 512 for seen in found.values())

@@ -26,12 +26,15 @@ _FILES = 0x56303138
 _REMAPS = 0x59133954
 _MOST = 256 << 20
 """Bytes of an image that is read whole: a million open files are less."""
+_STREAM = 0x51465506
+_TCP, _ESTABLISHED = 6, 1  # IPPROTO_TCP; net/tcp_states.h
 _LINKED = 0  # remap-file-path.proto
 _WRITING = 0o3  # O_WRONLY, O_RDWR
 _APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
 _DEAD = 2  # criu/include/pid.h: TASK_DEAD
 _NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
                         r"|userns|autofs|binfmt-misc|tmpfs)\b")  # fmt: skip
+_STREAMS = re.compile(r"tcp-stream-[0-9a-f]+\.img")
 _SYSV = re.compile(r"ipcns-(var|shm|msg|sem)-\d+\.img")
 
 
@@ -57,6 +60,20 @@ class OpenFile:
     appends: bool = True
 
 
+@dataclass(frozen=True)
+class Stream:
+    """One end of a connection of TCP: the place up to which it has ``received``, that from which
+    its image has ``kept`` what it sent (modulo 2^32), and the bytes that are ``unsent`` yet.
+    Addresses of 4 or 16 bytes, and ports.
+    """
+
+    local: tuple[bytes, int]
+    far: tuple[bytes, int]
+    received: int
+    kept: int
+    unsent: int
+
+
 def check(directory: Path, identity: Identity) -> tuple[int, ...]:
     """Refuse images with anything but tasks of ``identity`` in them. The tasks' other groups, the
     same for all: without privileges nobody can change his.
@@ -79,6 +96,33 @@ def check(directory: Path, identity: Identity) -> tuple[int, ...]:
 def has_sysv(directory: Path) -> bool:
     """Whether the image has System V IPC, which comes back in a namespace of its own."""
     return any(_SYSV.fullmatch(entry.name) for entry in directory.iterdir())
+
+
+def has_streams(directory: Path) -> bool:
+    """Whether the image has connections of TCP."""
+    return any(_STREAMS.fullmatch(entry.name) for entry in directory.iterdir())
+
+
+def streams(directory: Path) -> list[Stream]:
+    """Its connections of TCP (sk-inet.proto, tcp-stream.proto)."""
+    found = []
+    for entry in _entries(directory / "files.img", _FILES):
+        for raw in _messages(entry, 4):
+            fields = _fields(raw)
+            if (_number(fields, 5), _number(fields, 6)) == (_TCP, _ESTABLISHED):
+                found.append(_stream(directory, fields))
+    return found
+
+
+def _stream(directory: Path, inet: dict[int, list[Value]]) -> Stream:
+    path = directory / f"tcp-stream-{_number(inet, 2):x}.img"
+    stream = _fields(_first(path, _STREAM))
+    local, far = (
+        (b"".join(struct.pack("=I", word) for word in _numbers(inet, field)), _number(inet, port))
+        for field, port in ((11, 7), (12, 8))
+    )
+    received, sent, waiting, unsent = (_number(stream, number) for number in (2, 4, 3, 12))
+    return Stream(local, far, received, (sent - waiting) & 0xFFFFFFFF, unsent)
 
 
 def show(directory: Path) -> None:
@@ -226,6 +270,11 @@ def _entries(path: Path, magic: int) -> Iterator[bytes]:
         if at > len(data):
             raise Refused(f"{path.name}: cut off")
         yield data[at - size : at]
+
+
+def _first(path: Path, magic: int) -> bytes:
+    """The message of an image with one alone, and with raw data behind it."""
+    return next(_entries(path, magic), b"")
 
 
 def _fields(data: bytes) -> dict[int, list[Value]]:

@@ -8,9 +8,7 @@ import contextlib
 import itertools
 import os
 import signal
-import socket
 import stat
-import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from slurm_elastic.ckptroot.baggage import Baggage
@@ -151,40 +149,6 @@ def check_locked(locked: Mapping[str, State]) -> None:
             raise Refused(f"{path}: {error.strerror}") from error
         if now != tuple(before):
             raise Refused(f"{path} has changed since the job, which keeps it locked, was saved")
-
-
-def connections(tasks: Iterable[int]) -> list[str]:
-    """The far ends of the TCP connections that the tasks have, as 10.0.0.2:80 or [::1]:80."""
-    found: set[str] = set()
-    for pid in tasks:
-        own = {_socket(f"/proc/{pid}/fd/{number}") for number in _descriptors(pid)} - {""}
-        for table in ("tcp", "tcp6") if own else ():
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as file:
-                found |= {_far_end(line.split()[2]) for line in file if _connects(line, own)}
-    return sorted(found)
-
-
-def _socket(path: str) -> str:
-    """The inode of a socket; empty for whatever else it is."""
-    with contextlib.suppress(OSError):
-        kind, _, inode = os.readlink(path).partition(":")
-        return inode[1:-1] if kind == "socket" else ""
-    return ""
-
-
-def _connects(line: str, own: Collection[str]) -> bool:
-    """Whether a line of proc(5), net/tcp, is one of those sockets and has a partner."""
-    words = line.split()
-    return len(words) > 9 and words[9] in own and words[2].rpartition(":")[2] != "0000"
-
-
-def _far_end(text: str) -> str:
-    """The address of proc(5): words of four bytes in this machine's order, then the port."""
-    address, _, port = text.rpartition(":")
-    words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
-    raw = struct.pack(f"={len(words)}I", *words)
-    name = socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
-    return f"{name if len(raw) == 4 else f'[{name}]'}:{int(port, 16)}"
 
 
 def _descriptors(pid: int) -> list[str]:

@@ -26,6 +26,8 @@ _OF_ONE_MACHINE = (
     "var/log/*.log", "var/log/apt/*", "var/lib/apt/lists/*_*", "root/.ansible",
 )  # fmt: skip
 # Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
+_SYSCTLS = b"kernel.yama.ptrace_scope = 0\nnet.ipv4.ip_nonlocal_bind = 1\n"
+"""For CRIU, which restores as the job's user, and sockets bound to the address of another node."""
 _SUDOERS = f"""\
 Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
@@ -169,7 +171,7 @@ def _add_root_part(tree: Path) -> None:
     for place, text, mode in (
         (ROOT_PART, build_root_part(), 0o755),
         ("/etc/sudoers.d/slurm-elastic", _SUDOERS.encode(), 0o440),
-        ("/etc/sysctl.d/60-slurm-elastic.conf", b"kernel.yama.ptrace_scope = 0\n", 0o644),
+        ("/etc/sysctl.d/60-slurm-elastic.conf", _SYSCTLS, 0o644),
     ):
         path = tree / place.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)

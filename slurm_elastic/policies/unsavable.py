@@ -34,6 +34,7 @@ class Obstacle(Struct, frozen=True):
 
 _PASSES = re.compile(
     r"no answer to|deadline|no time left|is not whole|of the file system|quota|No space left"
+    r"|begun to use System V IPC just now"
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
 """In the words of a save that may well succeed another time."""
@@ -58,8 +59,10 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"[Ii]notify|fsnotify|fanotify", "it watches files (inotify)", "let it look at them instead"),
     (r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
      "it runs in a container of its own", "run it without the container, or " + _OWN),
-    (r"SysV|SysVIPC|sysvipc", "it uses System V shared memory",
-     "have it use POSIX shared memory or files, or " + _OWN),
+    (r"System V IPC, which", "it uses System V IPC, which its node's kernel is too old for",
+     "ask your administrator for Linux 5.17 or later, or " + _OWN),
+    (r"socket bound to", "it has a network socket bound to an address that only its node has",
+     "have nodes with net.ipv4.ip_nonlocal_bind=1, let it listen on 127.0.0.1 alone, or " + _OWN),
     (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",
      "run it without the debugger"),
     (r"io_uring", "it uses io_uring, as node.js does, which CRIU cannot save",

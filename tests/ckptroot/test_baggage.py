@@ -571,3 +571,41 @@ def test_the_places_of_a_look_have_no_bound_and_others_200000() -> None:
     look._counts = {USER: 200_000}
     with pytest.raises(Refused, match=f"of uid {USER} in /tmp"):
         look._has_turn(USER, "/tmp")
+
+
+# names that are lent
+
+
+def test_a_file_that_is_in_use_by_a_name_that_is_gone_and_has_another_is_found(place: Path) -> None:
+    one = new(place)
+    as_user("open('sem.kept', 'w').write('x')", place)
+    kept = (place / "sem.kept").stat()
+    gone = {f"{place}/sem.first": (kept.st_dev, kept.st_ino)}
+    assert one.has_renamed(gone, ())
+    assert not one.has_renamed({"/elsewhere/x": (kept.st_dev, kept.st_ino)}, ())
+    assert not one.has_renamed({f"{place}/sem.first": (kept.st_dev, 1)}, ()), "it has no other name"
+    assert not one.has_renamed({}, ())
+
+
+def test_lent_names_travel_and_go_here_and_there(place: Path) -> None:
+    one, image = new(place), place.parent / "image"
+    as_user("open('sem.kept', 'w').write('x'); os.link('sem.kept', 'link_remap.7')", place)
+    one.lend([f"{place}/link_remap.7"])
+    one.pack(image, 1 << 20, ())
+    one.take_back()
+    assert [path.name for path in place.iterdir()] == ["sem.kept"]
+    one.leave()
+    other = new(place)
+    other.unpack(image)
+    first, second = (place / name for name in ("sem.kept", "link_remap.7"))
+    assert first.samefile(second)
+    other.take_back()
+    assert [path.name for path in place.iterdir()] == ["sem.kept"], "it was in nobody's way"
+
+
+def test_a_name_outside_of_this_node_is_not_lent(place: Path) -> None:
+    one = new(place)
+    as_user("open('sem.kept', 'w').write('x'); os.link('sem.kept', 'link_remap.7')", place)
+    with pytest.raises(Refused, match=r"link remap .*: /shared/link_remap.8$"):
+        one.lend([f"{place}/link_remap.7", "/shared/link_remap.8"])
+    assert [path.name for path in place.iterdir()] == ["sem.kept"]

@@ -47,6 +47,14 @@ class Bed:
         monkeypatch.setattr(criu.sysv, "held", lambda namespace: self.held[namespace])
         monkeypatch.setattr(criu.images, "has_sysv", lambda image: False)
         monkeypatch.setattr(criu.images, "links", lambda image: ("/tmp/link_remap.1",))
+        monkeypatch.setattr(criu.images, "has_streams", lambda image: self.streams)
+        monkeypatch.setattr(criu.images, "streams", lambda image: ["a stream"])
+        monkeypatch.setattr(criu.sockets, "stays_here", lambda tasks: "")
+        monkeypatch.setattr(criu.sockets, "are_its_own", lambda tasks: self.streams)
+        monkeypatch.setattr(criu.sockets, "reused", lambda tasks: frozenset({"7"}))
+        monkeypatch.setattr(criu.sockets, "wake", lambda *how: self.done.append(("wake", *how)))
+        monkeypatch.setattr(criu.sockets, "check_streams", self.done.append)
+        self.streams = False
         self.held: dict[int, int | None] = {5: None}
         self.renamed = False
         self.work = place
@@ -206,7 +214,7 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     assert after == "take back", "the names that the image's files had for its sake"
     assert order["command"][:5] == [
         2000,
-        ((2000, 2005), True),
+        ((2000, 2005), True, False),
         f"{tmp_path}/criu",
         "restore",
         "--unprivileged",
@@ -354,6 +362,33 @@ def test_connections_are_closed_in_a_save_that_is_asked_to(
     bed.method.dump(tmp_path / "1.new", 60.0, MIB, True)
     ((command, *_),) = saved
     assert {"--tcp-close", "--skip-in-flight"} <= set(command)
+
+
+def test_connections_of_its_own_are_kept_and_wake_up_where_it_goes_on(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.streams = True
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    ((command, *_),) = saved
+    assert "--tcp-established" in command
+    assert bed.done[-1] == ["a stream"], "they were at rest"
+    bed.method.go_on()
+    assert bed.done[-3:] == [
+        ("wake", [21, 22], frozenset({"7"})), {"do": "continue"}, "take back",
+    ]  # fmt: skip
+    bed.method.dump(tmp_path / "2.new", 60.0, MIB, True)
+    assert "--tcp-established" not in saved[1][0], "they are to be closed"
+    bed.done.clear()
+    bed.method.go_on()
+    assert bed.done == [{"do": "continue"}, "take back"]
+    monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
+    monkeypatch.setattr(criu.images, "show", lambda image: None)
+    bed.answers = [{"pid": 1001}, {"pid": 1001}]
+    for closed, kept in ((None, True), (["127.0.0.1:80"], False)):
+        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=closed))
+        order = bed.done[-2]
+        assert isinstance(order, dict)
+        assert ("--tcp-established" in order["command"]) is kept
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from ckptroot import forged
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import images
 from slurm_elastic.ckptroot.images import Identity, OpenFile, check, show, writing
@@ -278,3 +280,76 @@ def test_no_image_is_shown_but_those_of_criu_and_dmtcp(tmp_path: Path) -> None:
     show(image)
     modes = {path.name: path.stat().st_mode & 0o777 for path in image.iterdir()}
     assert modes == {"ckpt_a.dmtcp": 0o644, "core-1.img": 0o644, "local.data": 0o640}
+
+
+# links, connections, System V IPC
+
+
+def remap(number: int, by: int, kind: int) -> bytes:
+    return forged.field(1, number) + forged.field(2, by) + forged.field(3, kind)
+
+
+def test_the_links_that_criu_made_are_told(tmp_path: Path) -> None:
+    entries = [
+        forged.field(1, 1) + forged.field(3, forged.field(1, number) + forged.field(6, path))
+        for number, path in ((2, b"dev/shm/sem.x"), (7, b"dev/shm/link_remap.7"), (8, b"other"))
+    ]
+    image = forged.write(tmp_path, files=forged.image(forged.FILES, *entries))
+    assert images.links(image) == ()
+    linked, ghost = remap(2, 7, 0), remap(3, 8, 1)
+    (image / "remap-fpath.img").write_bytes(forged.image(0x59133954, linked, ghost))
+    assert images.links(image) == ("/dev/shm/link_remap.7",)
+
+
+def inet(inode: int, state: int = 1, protocol: int = 6) -> bytes:
+    fields = {1: 9, 2: inode, 3: 2, 4: 1, 5: protocol, 6: state, 7: 80, 8: 4000}
+    packed = b"".join(forged.field(number, value) for number, value in fields.items())
+    here, there = (int.from_bytes(raw, sys.byteorder) for raw in (b"\x7f\0\0\1", b"\x7f\0\0\2"))
+    return forged.field(1, 2) + forged.field(
+        4, packed + forged.field(11, here) + forged.field(12, there)
+    )
+
+
+def test_connections_are_told_and_no_listeners(tmp_path: Path) -> None:
+    entries = [inet(0xAB), inet(0xAC, state=10), inet(0xAD, protocol=17)]
+    image = forged.write(tmp_path, files=forged.image(forged.FILES, *entries))
+    assert not images.has_streams(image)
+    with pytest.raises(FileNotFoundError):
+        images.streams(image)
+    fields = {1: 5, 2: 1000, 3: 300, 4: 100, 12: 20}
+    entry = b"".join(forged.field(number, value) for number, value in fields.items())
+    (image / "tcp-stream-ab.img").write_bytes(forged.image(0x51465506, entry) + b"\xff" * 305)
+    assert images.has_streams(image)
+    (found,) = images.streams(image)
+    assert (found.local, found.far) == ((b"\x7f\0\0\1", 80), (b"\x7f\0\0\2", 4000))
+    assert (found.received, found.kept, found.unsent) == (1000, (1 << 32) - 200, 20)
+
+
+@pytest.mark.parametrize("kind", ["var", "shm", "msg", "sem"])
+def test_system_v_ipc_is_the_one_namespace_of_an_image(tmp_path: Path, kind: str) -> None:
+    image = forged.write(tmp_path, forged.core(forged.creds()))
+    assert not images.has_sysv(image)
+    (image / f"ipcns-{kind}-9.img").touch()
+    assert images.has_sysv(image)
+    assert images.check(image, ALICE) == (2000,)
+    (image / "ipcns-other-9.img").touch()
+    with pytest.raises(Refused, match="namespaces or mounts"):
+        images.check(image, ALICE)
+
+
+@ROOT_PART
+def test_an_image_is_its_users_only_while_he_makes_it(tmp_path: Path) -> None:
+    place = tmp_path / "images" / "1.new"
+    place.mkdir(parents=True)
+    with images.handed(place, 2000) as descriptor:
+        assert place.stat().st_uid == 2000
+        assert place.parent.stat().st_mode & 0o777 == 0o750, "nobody else gets there"
+        made = os.open("core-1.img", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=descriptor)
+        os.fchown(made, 2000, 2000)
+        os.close(made)
+        os.symlink("/etc/passwd", place / "link")
+    assert {place.stat().st_uid, (place / "core-1.img").stat().st_uid} == {0}
+    assert Path("/etc/passwd").stat().st_uid == 0
+    with pytest.raises(ZeroDivisionError), images.handed(place, 2000):
+        _ = 1 // 0
+    assert place.stat().st_uid == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptroot import inventory
+from slurm_elastic.ckptroot import inventory, sockets
 
 TASK = """
 import ctypes, os, pty, signal, struct, sys
@@ -141,18 +142,18 @@ def test_the_far_ends_of_connections_are_told_and_not_who_listens(
 ) -> None:
     shown = f"[{address}]" if family == socket.AF_INET6 else address
     mine = [1 << 30, os.getpid()]
-    before = set(inventory.connections(mine))
+    before = set(sockets.connections(mine))
     with socket.socket(family) as server, socket.socket(family) as client:
         server.bind((address, 0))
         server.listen()
-        assert set(inventory.connections(mine)) == before
+        assert set(sockets.connections(mine)) == before
         port = server.getsockname()[1]
         client.connect((address, port))
-        assert set(inventory.connections(mine)) - before == {f"{shown}:{port}"}
+        assert set(sockets.connections(mine)) - before == {f"{shown}:{port}"}
         with server.accept()[0]:
             back = f"{shown}:{client.getsockname()[1]}"
-            assert set(inventory.connections(mine)) - before == {f"{shown}:{port}", back}
-    assert set(inventory.connections(mine)) == before
+            assert set(sockets.connections(mine)) - before == {f"{shown}:{port}", back}
+    assert set(sockets.connections(mine)) == before
 
 
 def test_a_socket_of_a_task_is_no_file_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +185,21 @@ def test_a_mask_is_that_of_the_signals(tmp_path: Path) -> None:
     assert inventory._mask(str(tmp_path / "fdinfo")) == 1 << signal.SIGCHLD - 1
     (tmp_path / "fdinfo").write_text("pos:\t0\n")
     assert inventory._mask(str(tmp_path / "fdinfo")) == 0
+
+
+def test_names_that_are_gone_are_told_with_their_files(tmp_path: Path) -> None:
+    opened, mapped, kept = (tmp_path / name for name in ("opened", "mapped", "kept"))
+    files = {}
+    for path in (opened, mapped, kept):
+        path.write_bytes(b"x" * 4096)
+        files[path] = (path.stat().st_dev, path.stat().st_ino)
+    with opened.open(), kept.open(), mapped.open("r+b") as other:
+        with mmap.mmap(other.fileno(), 4096) as seen:
+            other.close()
+            opened.unlink()
+            mapped.unlink()
+            found = inventory.gone_names([1 << 30, os.getpid()])
+            assert seen[:1] == b"x"
+        assert found[str(opened)] == files[opened]
+        assert found[str(mapped)] == files[mapped]
+        assert str(kept) not in found

@@ -206,8 +206,19 @@ os.write(said, json.dumps(told).encode())
 
 @pytest.fixture(scope="module")
 def program() -> str:
+    return _criu("trixie")
+
+
+@pytest.fixture(scope="module")
+def newest() -> str:
+    return _criu("forky")
+
+
+def _criu(release: str) -> str:
     script = Path(__file__).with_name("criu4")
-    done = subprocess.run([script], capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(
+        [script, release], capture_output=True, text=True, check=False, timeout=500
+    )
     if done.returncode != 0:
         pytest.skip(f"no CRIU 4: {done.stderr.strip()[-300:]}")
     found = done.stdout.strip()

@@ -5,6 +5,7 @@ the save that it cannot. The harness is that of test_isolation.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
 from slurm_elastic.policies.unsavable import obstacle
 
-from .test_isolation import ATTACK, START, home, moved, program  # noqa: F401 - fixtures
+from .test_isolation import ATTACK, START, home, moved, newest, program  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -265,10 +266,78 @@ def test_semaphores_by_name_are_shared_again(home: Path, program: str) -> None: 
 
 CONNECTED = (
     """
-import socket, time
+import os, socket, time
 out = open("out", "a", buffering=1)
 server = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(server.getsockname())
+if os.fork() == 0:
+    link = socket.create_connection(server.getsockname())
+    while line := link.recv(100):
+        link.sendall(line.upper())
+    os._exit(0)
+link = server.accept()[0]
+full = socket.create_connection(server.getsockname()), server.accept()[0]
+full[0].setblocking(False)
+sent = read = 0
+def fill():
+    global sent
+    try:
+        while sent - read < MUCH:
+            sent += full[0].send(bytes((sent + n) % 251 for n in range(10000)))
+    except BlockingIOError:
+        pass
+fill()
+def look():
+    global read
+    link.sendall(b"ping")
+    got = full[1].recv(5000)
+    good = got == bytes((read + n) % 251 for n in range(len(got))) and bool(got)
+    read += len(got)
+    fill()
+    reuse = full[1].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    return link.recv(100), good, reuse
+"""
+    + STEPS
+)
+
+
+def test_connections_between_its_own_processes_go_on(home: Path, newest: str) -> None:  # noqa: F811
+    """One of them with data that nobody has read yet."""
+    (home / "job").write_text(CONNECTED.replace("MUCH", "50000"))
+    told = moved(home, newest, "connected")
+    assert "refused" not in told, told
+    assert len(told["lines"]) > told["last"]
+    seen = (b"PING", True, 1)
+    assert told["lines"] == [f"step {n} {seen}" for n in range(len(told["lines"]))]
+
+
+def test_they_go_on_where_the_job_only_runs_on(home: Path, newest: str) -> None:  # noqa: F811
+    (home / "job").write_text(CONNECTED.replace("MUCH", "50000"))
+    told = moved(
+        home, newest, "tried", attack=TRIED.replace("more()\ntold", "method.go_on()\nmore()\ntold")
+    )
+    assert "refused" not in told, told
+    seen = (b"PING", True, 1)
+    assert told["lines"] == [f"step {n} {seen}" for n in range(len(told["lines"]))]
+    assert len(told["lines"]) >= 6
+
+
+def test_data_that_waits_to_be_sent_is_waited_for(home: Path, newest: str) -> None:  # noqa: F811
+    (home / "job").write_text(CONNECTED.replace("MUCH", "1e9"))
+    checked = TRIED.replace(
+        "method.dump(image, 60.0, 1 << 30)", "method.dump(image, 60.0, 1 << 30)\n    method.go_on()"
+    )
+    told = moved(home, newest, "tried", attack=checked)
+    assert told["refused"] == "its connections could not be saved at rest"
+    assert obstacle(f"job 7: no checkpoint: {told['refused']}") is None, "another save may do"
+    seen = (b"PING", True, 1)
+    assert told["lines"] == [f"step {n} {seen}" for n in range(len(told["lines"]))]
+
+
+OUTSIDE = (
+    """
+import os, socket, time
+out = open("out", "a", buffering=1)
+link = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
 def look():
     return "runs"
 """
@@ -295,11 +364,13 @@ def test_the_words_of_a_refusal_are_understood_and_the_job_goes_on(
     home: Path,  # noqa: F811
     program: str,  # noqa: F811
 ) -> None:
-    (home / "job").write_text(CONNECTED)
-    told = moved(home, program, "tried", attack=TRIED)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        (home / "job").write_text(OUTSIDE.replace('os.environ["PORT"]', f'"{port}"'))
+        told = moved(home, program, "tried", attack=TRIED)
     found = obstacle(f"job 7: no checkpoint: {told['refused']}")
     assert found is not None
-    assert "network" in found.why
+    assert "network connection" in found.why
     assert told["lines"] == [f"step {n} runs" for n in range(len(told["lines"]))]
 
 

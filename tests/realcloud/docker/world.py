@@ -439,6 +439,7 @@ def criu_options(capabilities: Sequence[str] = CRIU_CAPS) -> dict[str, Any]:
         "cap_add": list(capabilities),
         "security_opt": ["seccomp=unconfined"],
         "tmpfs": {"/run": "mode=755"},
+        "sysctls": {"net.ipv4.ip_nonlocal_bind": "1"},
     }
 
 
