@@ -13,7 +13,6 @@ import pytest
 
 from .criu_world import PROGRAM, CriuWorld, gone, needed, started
 from .engine import Engine
-from .world import CRIU_CAPS
 
 pytestmark = pytest.mark.e2e
 
@@ -24,9 +23,6 @@ exec setpriv --bounding-set=-dac_override {PROGRAM}.real "$@"
 
 class SquashedWorld(CriuWorld):
     """A node whose root part gets no further than a directory's mode says."""
-
-    capabilities = (*CRIU_CAPS, "DAC_READ_SEARCH")
-    """To read what is the user's it needs one of the two."""
 
     def __enter__(self) -> SquashedWorld:
         super().__enter__()

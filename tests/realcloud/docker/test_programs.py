@@ -13,6 +13,8 @@ WANTED = {
     "bash-pipeline": Outcome.WORKS,
     "tmp-directory": Outcome.WORKS,
     "deleted-large": Outcome.WORKS,
+    "sysv-shm": Outcome.WORKS,
+    "python-spawn-pool": Outcome.WORKS,
     "connected-tcp": Outcome.REFUSED,
 }
 """They need no more than a Slurm host has."""
