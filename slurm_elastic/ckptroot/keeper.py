@@ -179,6 +179,8 @@ class _Keeper:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
+        with contextlib.suppress(OSError):  # its memory only goes later
+            sysv.begin_anew(self._limits)
         if not quiet:
             send(self._way, {"killed": True})
 

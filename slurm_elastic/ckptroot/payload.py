@@ -101,6 +101,11 @@ def unshare_processes() -> None:
     _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
 
 
+def unshare_ipc() -> None:
+    """System V IPC with nothing in it; what was in ours goes, unless others are there still."""
+    _check(_LIBC.unshare(CLONE_NEWIPC), "unshare")
+
+
 def join_ipc(path: str) -> None:
     """From now on the System V IPC of the namespace at ``path``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic.ckptroot.caller import CLEAN
-from slurm_elastic.ckptroot.payload import calm, join_ipc, mount_beside, unmount
+from slurm_elastic.ckptroot.payload import calm, join_ipc, mount_beside, unmount, unshare_ipc
 from slurm_elastic.ckptroot.site import Refused
 
 _SYSCTLS = Path("/proc/sys")
@@ -49,6 +49,12 @@ def set_limits(wanted: Mapping[str, str]) -> None:
         with contextlib.suppress(OSError):
             if (_SYSCTLS / name).read_text(encoding="ascii") != value:
                 (_SYSCTLS / name).write_text(value, encoding="ascii")
+
+
+def begin_anew(wanted: Mapping[str, str]) -> None:
+    """A namespace with nothing in it, and with these limits."""
+    unshare_ipc()
+    set_limits(wanted)
 
 
 def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:

@@ -243,6 +243,18 @@ def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
     assert more[0] in (bed.place / "log").read_text()
 
 
+def test_a_job_that_is_killed_leaves_no_system_v_ipc(bed: Bed) -> None:
+    """It may be brought back here, which makes what it had once more."""
+    make = "import ctypes; print(ctypes.CDLL(None).shmget(7, 1 << 20, 0o1600))"
+    bed.start(f"/usr/bin/python3 -c '{make}' >made; cat /proc/sysvipc/shm >kept; sleep 1000")
+    assert bed.wrote("made") == "0"
+    assert len(bed.wrote("kept").splitlines()) == 2
+    bed.tell("kill")
+    assert bed.said() == {"killed": True}
+    restore(bed, "cat /proc/sysvipc/shm >&2", 1)
+    assert len((bed.place / "log").read_text().splitlines()) == 1, "the names of the columns alone"
+
+
 def test_a_criu_that_fails_leaves_nothing_behind(bed: Bed) -> None:
     number = bed.start("echo ready >ready; sleep 1000")
     bed.wrote("ready")
