@@ -302,7 +302,7 @@ def look():
 
 def test_connections_between_its_own_processes_go_on(home: Path, newest: str) -> None:  # noqa: F811
     """One of them with data that nobody has read yet."""
-    (home / "job").write_text(CONNECTED.replace("MUCH", "50000"))
+    (home / "job").write_text(CONNECTED.replace("MUCH", "20000"))
     told = moved(home, newest, "connected")
     assert "refused" not in told, told
     assert len(told["lines"]) > told["last"]
@@ -311,7 +311,7 @@ def test_connections_between_its_own_processes_go_on(home: Path, newest: str) ->
 
 
 def test_they_go_on_where_the_job_only_runs_on(home: Path, newest: str) -> None:  # noqa: F811
-    (home / "job").write_text(CONNECTED.replace("MUCH", "50000"))
+    (home / "job").write_text(CONNECTED.replace("MUCH", "20000"))
     told = moved(
         home, newest, "tried", attack=TRIED.replace("more()\ntold", "method.go_on()\nmore()\ntold")
     )
