@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
-import botocore_data
 import leaks
 import pytest
 from guarded import guard_all
 from hypothesis import HealthCheck, settings
 from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
+from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.endpoints import isolated_env
 
 # The contract's assertions explain themselves like those of a test module. Before anything imports it.

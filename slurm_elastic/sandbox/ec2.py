@@ -420,6 +420,10 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     from werkzeug.serving import make_server
 
+    # Before anything imports moto.
+    from slurm_elastic.sandbox import botocore_data
+
+    botocore_data.keep()
     cloud = EmulatedCloud(speed, time.time())
     if prices:
         cloud.prices.replay(load_trace(prices), speed, time.time())

@@ -22,6 +22,7 @@ from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.daemons import ELASTICD
 from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, submit_many
 
 pytestmark = pytest.mark.e2e
@@ -88,6 +89,9 @@ def _as_new(renew: Callable[[], None]) -> Iterator[None]:
 
 
 def clear_away(site: Sandbox, config: Config) -> None:
+    """After an attempt that failed while slurm-elasticd was away, too."""
+    if not site.status()[ELASTICD]:
+        site.daemon_start()
     for job in site.jobs():
         site.run(["scancel", str(job.id)])
     back_to_zero(site)
@@ -155,9 +159,15 @@ def paused_and_cleared(site: Sandbox, config: Config) -> None:
 
 
 def test_where_slurm_is_first_its_jobs_do_not_wait_out_their_hold(
-    site: Sandbox, config: Config
+    site: Sandbox, config: Config, renew: Callable[[], None]
 ) -> None:
-    """The daemon is away at ResumeTimeout: ResumeFailProgram has left it a request."""
+    """The daemon is away at ResumeTimeout: ResumeFailProgram has left it a request. It has to go before
+    it gives the node up itself.
+    """
+    undisturbed(partial(slurm_is_first, site, config), STILL, renew)
+
+
+def slurm_is_first(site: Sandbox, config: Config) -> None:
     before = given_up_by_slurm(site)
     (job,) = submit_many(site, 1, "sleep 1", FULL, "--partition=aws,batch")
     site.wait_for(lambda: machines(site), 60, "its node has a machine")

@@ -6,11 +6,14 @@ import os
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import undisturbed
 
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -39,6 +42,7 @@ from tests.e2e.world import (
 )
 
 pytestmark = pytest.mark.e2e
+Again = Callable[[Callable[[], None]], None]
 SIZE = {"cpus": 2, "memory": 1256, "real_memory": 1000}
 DEAD = {
     "name": "dead", "cloud": "aws", "nodes": "dead[1-6]", "markets": ["on-demand"],
@@ -57,6 +61,8 @@ FAULTS = {
     "no capacity or no room": Fault(kind=FaultKind.CAPACITY, action="RunInstances"),
 }
 AHEAD = 7200
+STILL = 5.0
+"""Seconds of a standstill after which a trial that has a short time is tried again."""
 HANGS = PATIENCE_OF_COMMANDS + 3.0
 ROOM = "16k"
 """Of a disk on which slurmd can just be started."""
@@ -77,15 +83,30 @@ def namespaces() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture
+def again(site: Sandbox) -> Again:
+    """``again(attempt)``: a trial that gives up soon, whatever a standstill of the machine took of that."""
+    return partial(undisturbed, still=STILL, renew=partial(renew, site))
+
+
 @pytest.fixture(autouse=True)
 def as_new(site: Sandbox) -> Iterator[None]:
     yield
+    renew(site)
+
+
+def renew(site: Sandbox) -> None:
     site.ec2.heal()
     cleared(site)
     forget_cool_downs(site)
     site.wait_for(
         lambda: not any("DRAIN" in n.states for n in site.nodes().values()), PATIENCE, "no hold"
     )
+
+
+def room(directory: Path) -> Path:
+    """For one attempt."""
+    return Path(tempfile.mkdtemp(dir=directory))
 
 
 def of_the_site(site: Sandbox, node: str) -> list[str]:
@@ -116,7 +137,11 @@ def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: 
     assert not machines(site)
 
 
-def test_a_machine_on_which_nothing_answers(site: Sandbox) -> None:
+def test_a_machine_on_which_nothing_answers(site: Sandbox, again: Again) -> None:
+    again(partial(nothing_answers, site))
+
+
+def nothing_answers(site: Sandbox) -> None:
     code, said = tried(site, "silent", "--timeout", "20")
     assert code == 1, said
     assert "STOPPED before reached" in said, said
@@ -125,7 +150,13 @@ def test_a_machine_on_which_nothing_answers(site: Sandbox) -> None:
     assert not machines(site)
 
 
-def test_another_munge_key_is_named_by_slurmctlds_log(site: Sandbox, tmp_path: Path) -> None:
+def test_another_munge_key_is_named_by_slurmctlds_log(
+    site: Sandbox, tmp_path: Path, again: Again
+) -> None:
+    again(lambda: another_munge_key(site, room(tmp_path)))
+
+
+def another_munge_key(site: Sandbox, tmp_path: Path) -> None:
     old = f"socket={site.layout.dir}/run/munge.socket"
     conf = conf_with(site, tmp_path, {old: f"socket={tmp_path}/munge/socket"})
     trial = Trying(site, "dead", "--timeout", "45")
@@ -139,7 +170,13 @@ def test_another_munge_key_is_named_by_slurmctlds_log(site: Sandbox, tmp_path: P
     assert "STOPPED before registered" in trial.said
 
 
-def test_a_machine_whose_clock_is_off_is_named_by_how_much(site: Sandbox, tmp_path: Path) -> None:
+def test_a_machine_whose_clock_is_off_is_named_by_how_much(
+    site: Sandbox, tmp_path: Path, again: Again
+) -> None:
+    again(lambda: clock_is_off(site, room(tmp_path)))
+
+
+def clock_is_off(site: Sandbox, tmp_path: Path) -> None:
     library = tmp_path / "clock_off.so"
     source = Path(__file__).with_name("clock_off.c")
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -160,7 +197,11 @@ def test_a_machine_whose_clock_is_off_is_named_by_how_much(site: Sandbox, tmp_pa
     assert "STOPPED before registered" in trial.said
 
 
-def test_another_release_is_named_by_slurmctlds_log(site: Sandbox) -> None:
+def test_another_release_is_named_by_slurmctlds_log(site: Sandbox, again: Again) -> None:
+    again(partial(another_release, site))
+
+
+def another_release(site: Sandbox) -> None:
     trial = Trying(site, "dead", "--timeout", "25")
     trial.until(" launched ")
     for _ in range(5):  # the head of a message as a far newer release sends it
@@ -186,8 +227,12 @@ def test_another_release_is_named_by_slurmctlds_log(site: Sandbox) -> None:
     ids=["port", "name"],
 )  # fmt: skip
 def test_a_machine_that_is_told_a_wrong_head(
-    site: Sandbox, tmp_path: Path, head: str, printed: str, cause: str
+    site: Sandbox, tmp_path: Path, again: Again, head: str, printed: str, cause: str
 ) -> None:
+    again(lambda: wrong_head(site, room(tmp_path), head, printed, cause))
+
+
+def wrong_head(site: Sandbox, tmp_path: Path, head: str, printed: str, cause: str) -> None:
     config = config_with(site, tmp_path, {"join": {"head": head}})
     trial = Trying(site, "dead", "--timeout", "30", config=config)
     node, machine, log = trial.node(), trial.machine(), tmp_path / "slurmd"

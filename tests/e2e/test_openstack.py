@@ -16,7 +16,16 @@ from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
 from tests.e2e.trying import config_with, steps, tried
-from tests.e2e.world import back_to_zero, cleared, held, ledger, partition_of, submit_many
+from tests.e2e.world import (
+    Until,
+    back_to_zero,
+    cleared,
+    held,
+    ledger,
+    partition_of,
+    runs,
+    submit_many,
+)
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
 pytestmark = pytest.mark.e2e
@@ -79,21 +88,28 @@ def test_plain_jobs_run_on_its_servers_which_are_gone_afterwards(
 ) -> None:
     """One static node, then OpenStack for the rest of the jobs, one of them on two nodes."""
     wide = site.submit("sleep 5", FULL, "--nodes=2", "--partition=stack")
-    plain = submit_many(site, 3, "sleep 20", FULL)
+    until = Until(site)
+    plain = submit_many(site, 3, until.script, FULL)
     seen: dict[str, set[str]] = {}
+
+    def active() -> int:
+        return sum("ACTIVE" in statuses for statuses in seen.values())
 
     def over() -> bool:
         for server in control_plane.admin.servers().values():
             assert server.metadata["slurm-elastic:cluster-name"] == "sandbox"
             seen.setdefault(server.id, set()).add(server.status)
-        return not {wide, *plain} & {job.id for job in site.jobs() if not is_over(job)}
+        jobs = site.jobs()
+        if set(plain) <= {job.id for job in jobs if runs(job)} and active() >= 2:
+            until.go()
+        return not {wide, *plain} & {job.id for job in jobs if not is_over(job)}
 
     site.wait_for(over, 400, "all jobs have ended")
     for job in (wide, *plain):
         assert site.wait_job(job)["JobState"] == "COMPLETED"
     assert partition_of(site, wide) == {"stack"}
     assert {"stack"} in [partition_of(site, job) for job in plain]
-    assert sum("ACTIVE" in statuses for statuses in seen.values()) >= 2
+    assert active() >= 2
     assert not any("ERROR" in statuses for statuses in seen.values())
     back_to_zero(site)
     control_plane.admin.wait(control_plane.admin.is_empty, "no server is left")

@@ -30,7 +30,7 @@ from tests.e2e.policy_site import (
     told,
     up,
 )
-from tests.e2e.world import ledger, live_ec2, machines, running_nodes
+from tests.e2e.world import Until, ledger, live_ec2, machines, running_nodes
 
 pytestmark = pytest.mark.e2e
 LEASE = 60
@@ -116,10 +116,12 @@ def test_semi_elastic_holds_a_burst_until_the_wait_limit(
 ) -> None:
     since = under(growth="semi_elastic(wait_limit=150)", release="idle(seconds=30)", boot="5s")
     site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
-    first = site.submit("sleep 20", *FULL, "--time=1")
+    until = Until(site)
+    first = site.submit(f"{until.script}; sleep 15", *FULL, "--time=1")
     running_nodes(site, [first])
     assert "0 are there" in starts(site, since)[0].reason
     second = site.submit("sleep 600", *FULL, "--time=10")
+    until.go()  # for some looks more both are there
     # It waits for the first one's machine: by that one's limit it starts within a minute.
     (node,) = running_nodes(site, [second])[second]
     assert len(starts(site, since)) == 1

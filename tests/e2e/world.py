@@ -97,14 +97,14 @@ def running_nodes(site: Sandbox, jobs: Sequence[int]) -> Mapping[int, list[str]]
     """Wait until all of these run at the same time; their nodes."""
 
     def all_run() -> dict[int, list[str]]:
-        queue = {j.id: j for j in site.jobs() if _runs(j)}
+        queue = {j.id: j for j in site.jobs() if runs(j)}
         running = {j: list(queue[j].nodes) for j in jobs if j in queue}
         return running if len(running) == len(jobs) else {}
 
     return site.wait_for(all_run, PATIENCE, f"jobs {jobs} all run")
 
 
-def _runs(job: SlurmJob) -> bool:
+def runs(job: SlurmJob) -> bool:
     """Newer Slurms show a job whose nodes boot as RUNNING and CONFIGURING."""
     return "RUNNING" in job.states and "CONFIGURING" not in job.states
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.model import Market
+
 from .criu_world import needed, started
 from .engine import Engine
 from .spot_world import SpotWorld
@@ -76,9 +78,12 @@ def test_a_job_goes_on_on_another_spot_machine_and_then_on_the_sites_own_cloud(
     world.listen(queue=world.queue, clouds=False, every=1)
     other = hog(world)
     job = started(world, "-c2")
-    first = world.job(job)["NodeList"]
-    second = interrupted(world, job, "notices in SQS")
-    assert {first, second} == {"pub1", "pub2"}
+    first = world.machine(world.job(job)["NodeList"]).instance
+    second = world.machine(interrupted(world, job, "notices in SQS")).instance
+    assert second.id != first.id, (
+        "another machine; of the same name, where it took until that one was gone"
+    )
+    assert {(i.cloud, i.market) for i in (first, second)} == {("aws", Market.SPOT)}
     let_go(world, other)
     assert interrupted(world, job, "notices in SQS") == "bx1"
     assert world.machine("bx1").instance.cloud == "boxes"

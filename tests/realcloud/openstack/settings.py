@@ -13,6 +13,8 @@ PASSWORD = "control-plane-of-a-test"
 """Of every account; it opens nothing but this control plane."""
 DATABASES = ("keystone", "placement", "glance", "nova_api", "nova", "nova_cell0")
 USER, ADMIN = "elastic", "admin"
+HOST = "control"
+"""nova's only one."""
 
 Options = Mapping[str, Mapping[str, object]]
 
@@ -56,6 +58,10 @@ class Place:
     @property
     def auth_url(self) -> str:
         return f"http://127.0.0.1:{self.ports.keystone}/v3"
+
+    @property
+    def rabbit_url(self) -> str:
+        return f"rabbit://guest:guest@127.0.0.1:{self.ports.rabbit}/"
 
     def database(self, name: str) -> str:
         return f"mysql+pymysql://root@localhost/{name}?unix_socket={self.socket}&charset=utf8"
@@ -122,13 +128,12 @@ def _glance(place: Place) -> Options:
 
 def _nova(place: Place) -> Options:
     account = _account(place, "nova")
-    rabbit = f"rabbit://guest:guest@127.0.0.1:{place.ports.rabbit}/"
     return {
         "DEFAULT": {
             "my_ip": "127.0.0.1",
-            "host": "control",
+            "host": HOST,
             "state_path": place.dir / "nova",
-            "transport_url": rabbit,
+            "transport_url": place.rabbit_url,
             "compute_driver": "slurm_elastic_test.Hypervisor",
             "enabled_apis": "osapi_compute",
             "osapi_compute_listen": "127.0.0.1",
