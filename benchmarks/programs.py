@@ -23,6 +23,8 @@ from benchmarks.report import Report, holds, noted, report
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 WORK = 0.9
 """The share of programs that is to go on as if nothing had been."""
+IMPOSSIBLE = "impossible"
+"""The class of programs that are there to be refused."""
 NEVER = {
     "wrong": "wrong, and nobody says so",
     "lost": "begun anew",
@@ -87,10 +89,19 @@ def _show(found: Sequence[Any]) -> None:
 def _sums(found: Sequence[Any]) -> Report:
     counts = Counter(str(one.outcome) for one in found)
     share = counts["works"] / len(found)
+    could = [one for one in found if one.program.kind != IMPOSSIBLE]
+    works = sum(str(one.outcome) == "works" for one in could) / max(len(could), 1)
     rows = [
         noted("programs", len(found), "programs"),
         noted("moves", sum(one.moves for one in found), "moves"),
         holds("work byte for byte", share, "share", ok=share >= WORK, goal=f">= {WORK:g}"),
+        holds(
+            f"... of {len(could)} not of class {IMPOSSIBLE}",
+            works,
+            "share",
+            ok=works >= WORK,
+            goal=f">= {WORK:g}",
+        ),
         noted("refused by the probe", counts["refused"], "programs"),
         noted("not tried: too short, or fails by itself", counts["broken"], "programs"),
     ]
