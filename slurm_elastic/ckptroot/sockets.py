@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import ipaddress
 import os
 import socket
@@ -115,7 +116,9 @@ def _before(one: int, other: int) -> bool:
 
 
 def reused(tasks: Iterable[int]) -> frozenset[str]:
-    """The sockets of TCP, by their inodes, whose address may be another's soon (SO_REUSEADDR)."""
+    """The sockets of TCP, by their inodes, whose address may be another's soon (SO_REUSEADDR).
+    Refused where nobody may open them here (pidfd_getfd(2)), and so nobody could ``wake`` them.
+    """
     found = set()
     for inode, one in _opened(tasks):
         if one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR):
@@ -136,19 +139,24 @@ def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
 def _opened(tasks: Iterable[int]) -> Iterator[tuple[str, socket.socket]]:
     """The tasks' sockets of TCP with their inodes, each open here while it is looked at."""
     for pid in tasks:
-        with contextlib.suppress(OSError):
+        try:
             process = os.pidfd_open(pid)
-            try:
-                for number, inode in _descriptors(pid):
-                    yield from _taken(process, number, inode)
-            finally:
-                os.close(process)
+        except ProcessLookupError:
+            continue
+        try:
+            for number, inode in _descriptors(pid):
+                yield from _taken(process, number, inode)
+        finally:
+            os.close(process)
 
 
 def _taken(process: int, number: int, inode: str) -> Iterator[tuple[str, socket.socket]]:
     ours = _LIBC.syscall(_PIDFD_GETFD, process, number, 0)
     if ours < 0:
-        return  # it is closed by now
+        error = ctypes.get_errno()
+        if error in (errno.EBADF, errno.ESRCH):  # it is closed by now
+            return
+        raise Refused(f"its connections cannot be opened: {os.strerror(error)}")
     with socket.socket(fileno=ours) as one:
         if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
             yield inode, one

@@ -1,4 +1,4 @@
-"""What botocore knows of Amazon's services, read once a process. It reads its files for each
+"""Botocore's data about Amazon's services, read once a process. Botocore reads its files for each
 session anew (EC2's has 3 MB, and that of all endpoints 1 MB). moto opens a session for each service
 when it is imported, which was a third of the emulated EC2's start; every client of ours has a
 session of its own, which was half of the time of a test that opens some.
@@ -17,7 +17,7 @@ _known: dict[str, Any] = {}
 
 
 def keep() -> None:
-    """From now on what botocore ships is kept: nobody changes it. Others are read each time."""
+    """Keep the files that botocore ships from now on: nobody changes them. Others are read anew."""
     JSONFileLoader.load_file = _kept  # type: ignore[assignment, method-assign]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -106,6 +107,17 @@ def test_connections_carry_data_again_and_are_as_they_were(only: list[socket.soc
     assert not any(one.getsockopt(socket.IPPROTO_TCP, sockets._TCP_REPAIR) for one in only)
     reuses = [one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) for one in only]
     assert reuses == [0, 1]
+
+
+def test_sockets_that_nobody_could_wake_are_not_put_to_rest(
+    only: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair(only)
+    monkeypatch.setattr(sockets, "_PIDFD_GETFD", -1)
+    with pytest.raises(Refused, match="cannot be opened: Function not implemented"):
+        sockets.reused([os.getpid()])
+    monkeypatch.setattr(sockets.ctypes, "get_errno", lambda: errno.EBADF)
+    assert sockets.reused([1 << 30, os.getpid()]) == frozenset(), "they are closed by now"
 
 
 def stream(here: int, there: int, received: int, kept: int, unsent: int = 0) -> Stream:
