@@ -71,9 +71,9 @@ def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def limits_ignored() -> Iterator[None]:
-    """Nothing that is written into the limits meanwhile has an effect. CRIU sets those that an image
-    has, which only root may do, and gives up where it may not. Their files cannot be covered one by
-    one: each namespace has its own.
+    """Nothing that is written into the limits meanwhile has an effect. CRIU sets those that an
+    image has, which only root may do, and gives up where it may not. Their files cannot be covered
+    one by one: each namespace has its own.
     """
     covered = []
     try:
