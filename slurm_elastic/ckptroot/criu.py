@@ -109,8 +109,10 @@ class Criu:
         brought back.
         """
         with self._sysv() as namespace:
-            beyond = sysv.held(namespace) or 0
-        return self._check_inventory() + self._check_rights() + beyond
+            held = sysv.held(namespace)
+        if held and held.semaphores:
+            sysv.check_undone(self._tasks(), self._keeper)
+        return self._check_inventory() + self._check_rights() + (held.beyond if held else 0)
 
     def locked(self) -> dict[str, inventory.State]:
         """The files that the job keeps locked, as they are now; its own copies of what is on this
@@ -133,10 +135,10 @@ class Criu:
         if within <= 0:
             raise Refused("the deadline has passed")
         with self._sysv() as namespace:
-            has_sysv = sysv.held(namespace) is not None
-            if has_sysv:
+            held = sysv.held(namespace)
+            if held:
                 self._check_sysv()
-            self._save(image, most, closes, namespace, has_sysv)
+            self._save(image, most, closes, namespace, held is not None)
             try:
                 self._baggage.lend(images.links(image))
                 images.check(image, self._identity)
@@ -144,7 +146,7 @@ class Criu:
                     sockets.check_streams(images.streams(image))
                 self._check_inventory()  # again: they ran until CRIU stopped them
                 self._check_rights()
-                sysv.check_none(namespace, unless=has_sysv)
+                self._check_held(held, sysv.held(namespace))
                 return {file.path: file.size for file in images.writing(image)}
             except BaseException:
                 self.go_on()
@@ -252,6 +254,13 @@ class Criu:
             yield found
         finally:
             os.close(found)
+
+    def _check_held(self, before: sysv.Held | None, now: sysv.Held | None) -> None:
+        """Refused where the image may lack something of what there is ``now``."""
+        if now and not before:
+            raise Refused("it has begun to use System V IPC just now")
+        if now and now.semaphores:
+            sysv.check_undone(self._tasks(), self._keeper)
 
     def _check_sysv(self) -> None:
         """Refused where this kernel lets no user choose the numbers of System V IPC. With the job's

@@ -7,9 +7,12 @@ An image has them only where there are some: bringing them back takes one right 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_elastic.ckptroot.caller import CLEAN
@@ -30,6 +33,9 @@ _LIMITS = {
 """The node's limits that a new namespace begins without (proc(5), mq_overview(7))."""
 NUMBERS = _SYSCTLS / "kernel/shm_next_id"
 """Where the next segment's number is chosen: by whoever may restore, since Linux 5.17."""
+_KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354}
+_SYSVSEM = 6  # linux/kcmp.h: KCMP_SYSVSEM
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _TABLES = ("shm", "sem", "msg")
 _MOST = 16 << 20
 
@@ -89,18 +95,37 @@ def limits_ignored() -> Iterator[None]:
                 unmount(path)
 
 
-def held(namespace: int) -> int | None:
-    """Bytes of what is in a namespace, given by a descriptor of it, beyond what its processes have
-    in their memory already: CRIU saves whole segments. None where there is nothing at all.
+@dataclass(frozen=True)
+class Held:
+    """What is in a namespace: the bytes ``beyond`` those that its processes have in their memory
+    already, as CRIU saves whole segments; whether there are ``semaphores``.
     """
-    entries = [_entries(table) for table in _read(namespace)]
-    return sum(map(_beyond, entries[0])) if any(entries) else None
+
+    beyond: int
+    semaphores: bool
 
 
-def check_none(namespace: int, *, unless: bool) -> None:
-    """Refused where there is something by now, unless there was before: the image is without it."""
-    if not unless and held(namespace) is not None:
-        raise Refused("it has begun to use System V IPC just now")
+def held(namespace: int) -> Held | None:
+    """By a descriptor of the namespace; None where there is nothing at all."""
+    segments, semaphores, queues = (_entries(table) for table in _read(namespace))
+    if not (segments or semaphores or queues):
+        return None
+    return Held(sum(map(_beyond, segments)), bool(semaphores))
+
+
+def check_undone(tasks: Iterable[int], plain: int) -> None:
+    """Refused where a task may have asked for a change of a semaphore to be undone at its end: CRIU
+    does not save that, and says nothing. The kernel tells whether a task has a list of such changes
+    by a comparison with ``plain``, which has none (kcmp(2)): a process that never had threads, as
+    those always have one, maybe with nothing in it.
+    """
+    for pid in tasks:
+        compared = _LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
+        error = ctypes.get_errno() if compared < 0 else 0
+        if compared > 0:
+            raise Refused("semaphores may be undone at the end of a process of it (SEM_UNDO)")
+        if error not in (0, errno.ESRCH):
+            raise Refused(f"its semaphores cannot be looked into: {os.strerror(error)}")
 
 
 def _read(namespace: int) -> list[str]:

@@ -61,6 +61,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "it runs in a container of its own", "run it without the container, or " + _OWN),
     (r"System V IPC, which", "it uses System V IPC, which its node's kernel is too old for",
      "ask your administrator for Linux 5.17 or later, or " + _OWN),
+    (r"SEM_UNDO", "it has semaphores that may be undone at the end of a process (SEM_UNDO)",
+     "have it use POSIX semaphores, or " + _OWN),
     (r"socket bound to", "it has a network socket bound to an address that only its node has",
      "have nodes with net.ipv4.ip_nonlocal_bind=1, let it listen on 127.0.0.1 alone, or " + _OWN),
     (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",

@@ -45,6 +45,8 @@ class Bed:
         monkeypatch.setattr(criu, "Scratch", lambda *given: self)
         monkeypatch.setattr(criu.Criu, "_sysv", lambda _: contextlib.nullcontext(5))
         monkeypatch.setattr(criu.sysv, "held", lambda namespace: self.held[namespace])
+        monkeypatch.setattr(criu.sysv, "check_undone", lambda *how: self.undone.append(how))
+        self.undone: list[Any] = []
         monkeypatch.setattr(criu.images, "has_sysv", lambda image: False)
         monkeypatch.setattr(criu.images, "links", lambda image: ("/tmp/link_remap.1",))
         monkeypatch.setattr(criu.images, "has_streams", lambda image: self.streams)
@@ -55,7 +57,7 @@ class Bed:
         monkeypatch.setattr(criu.sockets, "wake", lambda *how: self.done.append(("wake", *how)))
         monkeypatch.setattr(criu.sockets, "check_streams", self.done.append)
         self.streams = False
-        self.held: dict[int, int | None] = {5: None}
+        self.held: dict[int, criu.sysv.Held | None] = {5: None}
         self.renamed = False
         self.work = place
         site = Site(cluster="t", directory=place, key=b"", reader=(0, 0), criu=str(place / "criu"))
@@ -318,7 +320,7 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
 def test_system_v_ipc_is_saved_from_outside_of_it(
     bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed.held = {5: 4096}
+    bed.held = {5: criu.sysv.Held(4096, semaphores=True)}
     asked: list[list[str]] = []
     monkeypatch.setattr(criu, "_run", lambda words, *_: asked.append(words) or 0)
     assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 4096
@@ -327,6 +329,11 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     assert handed == (3, 4)
     assert not [word for word in command if word.startswith("--ipc")]
     assert asked[0][-1] == ": >>/proc/sys/kernel/shm_next_id"
+    assert bed.undone == [([21, 22], 12)] * 2, "before and after"
+    bed.held = {5: criu.sysv.Held(4096, semaphores=False)}
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    assert len(bed.undone) == 2, "there is nothing to be undone"
+    saved.pop()
     monkeypatch.setattr(criu, "_run", lambda *_: 2)
     with pytest.raises(Refused, match="which this kernel lets only root bring back"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
@@ -336,7 +343,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
 def test_what_began_to_use_it_meanwhile_is_not_saved(
     bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = iter([None, 0])
+    held = iter([None, criu.sysv.Held(0, semaphores=False)])
     monkeypatch.setattr(criu.sysv, "held", lambda namespace: next(held))
     with pytest.raises(Refused, match="has begun to use System V IPC just now"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)

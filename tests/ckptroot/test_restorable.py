@@ -86,6 +86,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         method._site = SimpleNamespace(directory=Path("/tmp"))
         method._baggage = Baggage(CALLER, Path("/tmp"), Path("/nonexistent/left"))
         monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
+        monkeypatch.setattr(criu.sysv, "held", lambda namespace: None)
         return method
 
     yield one
@@ -147,7 +148,6 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     ):
         monkeypatch.setattr(method, name, value)
     monkeypatch.setattr(dumping, "run", lambda *_: (0, False))
-    monkeypatch.setattr(criu.sysv, "held", lambda namespace: None)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     for name in ("writing", "links"):
         monkeypatch.setattr(criu.images, name, lambda image: ())

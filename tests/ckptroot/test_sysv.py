@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ sys.stdin.readline()
 """
 
 
-def held(code: str) -> int | None:
+def held(code: str) -> sysv.Held | None:
     """What is told of the namespace of a process that has done this."""
     words = ["unshare", "--ipc", "/usr/bin/python3", "-c", HOLDS, code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
@@ -41,18 +41,23 @@ def held(code: str) -> int | None:
 
 @ROOT_PART
 @pytest.mark.parametrize(
-    ("code", "size"),
+    ("code", "found"),
     [
         ("pass", None),
-        ("libc.semget(7, 1, 0o1600)", 0),
-        ("libc.msgget(7, 0o1600)", 0),
-        ("libc.shmget(7, 1 << 20, 0o1600)", 1 << 20),
-        ("kept = libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0)", 1 << 20),
-        ("ctypes.memset(libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0), 1, 1 << 20)", 0),
+        ("libc.semget(7, 1, 0o1600)", (0, True)),
+        ("libc.msgget(7, 0o1600)", (0, False)),
+        ("libc.shmget(7, 1 << 20, 0o1600)", (1 << 20, False)),
+        ("kept = libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0)", (1 << 20, False)),
+        (
+            "ctypes.memset(libc.shmat(libc.shmget(7, 1 << 20, 0o1600), None, 0), 1, 1 << 20)",
+            (0, False),
+        ),
     ],
 )
-def test_what_is_there_is_found_with_what_is_in_nobodys_memory(code: str, size: int | None) -> None:
-    assert held(code) == size
+def test_what_is_there_is_found_with_what_is_in_nobodys_memory(
+    code: str, found: tuple[int, bool] | None
+) -> None:
+    assert held(code) == (sysv.Held(*found) if found else None)
 
 
 def test_a_namespace_that_cannot_be_entered_is_told() -> None:
@@ -60,15 +65,29 @@ def test_a_namespace_that_cannot_be_entered_is_told() -> None:
         sysv.held(file.fileno())
 
 
-def test_nothing_there_is_asked_for_once_where_something_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found: Iterator[int | None] = iter([None, 0])
-    monkeypatch.setattr(sysv, "held", lambda namespace: next(found))
-    sysv.check_none(3, unless=True)
-    sysv.check_none(3, unless=False)
-    with pytest.raises(Refused, match="just now"):
-        sysv.check_none(3, unless=False)
+@ROOT_PART
+def test_what_is_to_be_undone_is_known() -> None:
+    """CRIU would forget it, and what comes after would be undone without what went before."""
+    acts = "libc.semctl(n, 0, 16, 1); op = (ctypes.c_short * 3)(0, -1, {}); libc.semop(n, op, 1)"
+    code = "n = libc.semget(7, 1, 0o1600); " + acts
+    for flag, refused in ((0, False), (0x1000, True)):
+        words = ["unshare", "--ipc", "/usr/bin/python3", "-c", HOLDS, code.format(flag)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"up\n"
+            expected = pytest.raises(Refused, match="SEM_UNDO") if refused else nullcontext()
+            with expected, subprocess.Popen(["sleep", "600"]) as plain:
+                try:
+                    sysv.check_undone([1 << 30, one.pid], plain.pid)
+                finally:
+                    plain.kill()
+            one.communicate(b"\n")
+
+
+def test_a_kernel_that_does_not_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysv, "_KCMP", dict.fromkeys(sysv._KCMP, -1))
+    with pytest.raises(Refused, match="cannot be looked into: Function not implemented"):
+        sysv.check_undone([os.getpid()], os.getpid())
 
 
 @ROOT_PART

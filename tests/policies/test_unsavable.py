@@ -23,6 +23,8 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         (CRIU + "(criu/namespaces.c:1012): Can't dump nested user namespace for 12", "container"),
         ("job 7: no checkpoint: it uses System V IPC, which this kernel lets only root bring back",
          "too old"),
+        ("job 7: no checkpoint: semaphores may be undone at the end of a process of it (SEM_UNDO)",
+         "at the end of a process"),
         ("job 7: no checkpoint: it has a socket bound to 10.0.0.5:3000, which only its node can be",
          "only its node has"),
         (CRIU + "(compel/src/lib/infect.c:3): Unseizable non-zombie 12 found, state t", "traces"),
