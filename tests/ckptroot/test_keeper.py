@@ -228,7 +228,7 @@ def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
     limits = ["kernel/shmmni", "fs/mqueue/msg_max"]
     read = f"cd /proc/sys; cat {' '.join(limits)} kernel/ostype fs/nr_open"
     number = bed.start(
-        f"echo ready >ready; until [ -e go ]; do sleep 0.05; done; {{ {read}; }} >after; sleep 1000"
+        f"echo ready >ready; until [ -e go ]; do sleep 0.05; done; {{ {read}; }} >part; mv part after; sleep 1000"
     )
     bed.wrote("ready")
     script = (
@@ -246,7 +246,9 @@ def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
 def test_a_job_that_is_killed_leaves_no_system_v_ipc(bed: Bed) -> None:
     """It may be brought back here, which makes what it had once more."""
     make = "import ctypes; print(ctypes.CDLL(None).shmget(7, 1 << 20, 0o1600))"
-    bed.start(f"/usr/bin/python3 -c '{make}' >made; cat /proc/sysvipc/shm >kept; sleep 1000")
+    bed.start(
+        f"/usr/bin/python3 -c '{make}' >made; cat /proc/sysvipc/shm >part; mv part kept; sleep 1000"
+    )
     assert bed.wrote("made") == "0"
     assert len(bed.wrote("kept").splitlines()) == 2
     bed.tell("kill")
