@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> Report:
     parser.add_argument("--seed", type=int, default=1, help="of the sample and the moments")
     parser.add_argument("--lanes", type=int, default=3, help="programs at a time (default: 3)")
     parser.add_argument("--release", default="trixie", choices=("trixie", "forky"))
+    parser.add_argument("--criu", choices=("forky",), help="CRIU of that Debian, not of --release")
     options = parser.parse_args(arguments)
     matrix = _matrix()
     wanted = [
@@ -71,9 +73,19 @@ def _run(matrix: Any, wanted: Sequence[Any], options: argparse.Namespace) -> lis
 
     with engines.running_engine() as engine:
         image = matrix.image(engine, options.release, matrix.programs())
-        with matrix.matrix_world(engine, image, min(options.lanes, len(wanted))) as world:
+        lanes = min(options.lanes, len(wanted))
+        with matrix.matrix_world(engine, image, lanes, _criu(options.criu)) as world:
             found: list[Any] = world.try_all(wanted, options.seed, told)
             return found
+
+
+def _criu(release: str | None) -> Path | None:
+    """CRIU of that Debian, unpacked on this machine; none is the containers' own."""
+    if release is None:
+        return None
+    script = TESTS / "ckptroot" / "criu4"
+    done = subprocess.run([script, release], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.strip())
 
 
 def _show(found: Sequence[Any]) -> None:

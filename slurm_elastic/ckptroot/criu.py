@@ -1,6 +1,6 @@
 """Method ``criu``: transparent checkpoints by CRIU, of all processes of a job on one node.
 
-A dump leaves the tasks stopped until the image was verified: what cannot be saved goes on unharmed.
+A dump leaves the tasks stopped until the image was looked at: what cannot be saved goes on unharmed.
 Measured with CRIU 4.1.1 and 4.2.1, Slurm 24.11 and 26.05.
 """
 

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -314,16 +315,21 @@ class Session:
                 return f"the job is held already, image {newest[0].name}", int(newest[0].name)
             raise Refused("the job is held")
         begun, image = time.monotonic(), self._store.new_image()
-        dumped = False
+        stopped = False
         try:
             room = self._quota.room(self._method.need() + self._new_output()).size
             writing = self._method.dump(image, within, room, request.closes)
-            dumped = True
-            manifest = self._complete(image, writing, begun, room, request.closes)
+            stopped = True
+            manifest = self._complete(image, writing, room, request.closes)
+            if not stop:  # what is still to be done takes as long as the image is large
+                stopped = False
+                self._method.go_on()
+            seen = manifests.digests(image, room)
+            manifest = replace(manifest, files=seen, seconds=time.monotonic() - begun)
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
-            if dumped:
+            if stopped:
                 self._method.go_on()
             with contextlib.suppress(OSError):
                 self._store.drop_image(image)
@@ -333,7 +339,7 @@ class Session:
         if stop and not late:
             self._held_until = time.monotonic() + self._site.hold
             self._method.stop()
-        else:
+        elif stop:
             self._method.go_on()
         if late:
             raise Refused(f"image {image.name} is good, but late by the deadline: the job goes on")
@@ -379,13 +385,10 @@ class Session:
         """Bytes of data that the copies of the outputs lack."""
         return outputs.new(self._keep, self._meta.outputs, self._caller)
 
-    def _complete(
-        self, image: Path, writing: dict[str, int], begun: float, room: int, closes: bool
-    ) -> Manifest:
-        """All that belongs to an image, on disk: at most ``room`` bytes. Holes count where it is
-        read: they take no room, but whoever verifies the image reads them.
+    def _complete(self, image: Path, writing: dict[str, int], room: int, closes: bool) -> Manifest:
+        """All that belongs to an image, of at most ``room`` bytes, while the tasks stand still; the
+        digests are yet to come.
         """
-        most = room
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
         self._method.gather(image, max(room - allocated(image), 0))
@@ -407,11 +410,11 @@ class Session:
             taken=time.time(),
             pid=self._method.pid,
             versions=self._method.versions(),
-            files=manifests.digests(image, most),
+            files={},
             writing=sizes,
             locked=self._method.locked(),
             closed=self._method.connections() if closes else None,
-            seconds=time.monotonic() - begun,
+            seconds=0.0,
         )
 
     def _is_over(self) -> bool:

@@ -26,8 +26,14 @@ _OF_ONE_MACHINE = (
     "var/log/*.log", "var/log/apt/*", "var/lib/apt/lists/*_*", "root/.ansible",
 )  # fmt: skip
 # Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
-_SYSCTLS = b"kernel.yama.ptrace_scope = 0\nnet.ipv4.ip_nonlocal_bind = 1\n"
-"""For CRIU, which restores as the job's user, and sockets bound to the address of another node."""
+_SYSCTLS = b"""\
+kernel.yama.ptrace_scope = 0
+net.ipv4.ip_nonlocal_bind = 1
+-kernel.io_uring_disabled = 2
+"""
+"""For CRIU, which restores as the job's user; sockets bound to another node's address; and node.js,
+which does without io_uring where there is none; the minus is for kernels before 6.6 (sysctl.d(5)).
+"""
 _SUDOERS = f"""\
 Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user

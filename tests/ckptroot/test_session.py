@@ -299,6 +299,38 @@ def test_a_request_of_an_earlier_run_is_answered_already(run: Run) -> None:
 # while it runs
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_job_that_is_saved_beside_its_work_stands_still_only_until_its_image_is_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    """To read a large image and to have it on disk takes as long as to write it."""
+    digests = manifests.digests
+
+    def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
+        run.node.did.append("read")
+        return digests(image, most)
+
+    monkeypatch.setattr(manifests, "digests", read)
+    run.save(stop=stop)
+    did = [word for word in run.node.did if isinstance(word, str)]
+    assert did == (["dump", "read", "stop"] if stop else ["dump", "go on", "read"])
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
+        raise Refused("pages: input/output error")
+
+    monkeypatch.setattr(manifests, "digests", read)
+    with pytest.raises(Refused, match="no checkpoint: pages: input/output error"):
+        run.save(stop=stop)
+    assert run.node.did.count("go on") == 1
+    assert "stop" not in run.node.did
+    assert not run.store.images()
+
+
 def test_it_ends_with_its_payload(run: Run) -> None:
     run.node.status = 7 << 8
     assert run.session.run() == 7 << 8

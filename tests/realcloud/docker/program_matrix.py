@@ -119,8 +119,15 @@ def image(engine: Engine, release: str, found: Sequence[Program]) -> str:
 class MatrixWorld(ServedWorld):
     """Three nodes for each lane, and the service."""
 
-    def __init__(self, engine: Engine, image: str, *, lanes: int = 2) -> None:
+    def __init__(
+        self, engine: Engine, image: str, *, lanes: int = 2, criu: Path | None = None
+    ) -> None:
         super().__init__(engine, image, nodes=3 * lanes)
+        if criu:
+            self.node_mounts = {
+                str(criu.parent): {"bind": str(criu.parent), "mode": "ro"},
+                str(criu): {"bind": "/usr/sbin/criu", "mode": "ro"},
+            }
         self.lanes = [tuple(f"n{3 * n + k}" for k in (1, 2, 3)) for n in range(lanes)]
 
     def lane(self, number: int) -> Lane:
@@ -347,9 +354,11 @@ def _last(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def matrix_world(engine: Engine, image: str, lanes: int) -> Iterator[MatrixWorld]:
-    """Nodes that can checkpoint, and the service on the head."""
-    with MatrixWorld(engine, image, lanes=lanes) as world:
+def matrix_world(
+    engine: Engine, image: str, lanes: int, criu: Path | None = None
+) -> Iterator[MatrixWorld]:
+    """Nodes that can checkpoint, by their release's CRIU or that one, and the service on the head."""
+    with MatrixWorld(engine, image, lanes=lanes, criu=criu) as world:
         assert isinstance(world, MatrixWorld)
         world.serve(policy="on_notice", more="probe: 1h")
         yield world

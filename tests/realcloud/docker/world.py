@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import docker
@@ -180,6 +180,8 @@ class ContainerWorld:
     """What the shell of a node does first."""
     node_options: Mapping[str, Any] = {}
     """Of Docker's create call."""
+    node_mounts: Mapping[str, Any] = {}
+    """Of nodes besides what all hosts have, as Docker's SDK takes volumes."""
 
     def __init__(
         self,
@@ -271,6 +273,7 @@ class ContainerWorld:
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
             command=["sh", "-c", f"{boot}; exec slurm-node >>{log} 2>&1"],
             labels={"node": name},
+            mounts=self.node_mounts,
             **options,
         )
 
@@ -392,12 +395,14 @@ class ContainerWorld:
         head.start(["slurm-head"], "head.boot")
         return head
 
-    def _start(self, name: str, *, mounts: dict[str, Any] | None = None, **options: Any) -> Host:
+    def _start(
+        self, name: str, *, mounts: Mapping[str, Any] = MappingProxyType({}), **options: Any
+    ) -> Host:
         volumes = {
             str(self.shared): {"bind": "/shared", "mode": "rw"},
             str(self.directory / "keys"): {"bind": "/etc/slurm-elastic", "mode": "ro"},
             str(self.directory / "opt"): {"bind": "/opt/slurm-elastic", "mode": "ro"},
-        } | (mounts or {})
+        } | dict(mounts)
         endpoint = self.client.api.create_endpoint_config(aliases=[name])
         container = self.client.containers.create(
             self.image,
