@@ -1,6 +1,6 @@
 """Method ``criu``: transparent checkpoints by CRIU, of all processes of a job on one node.
 
-A dump leaves the tasks stopped until the image was looked at: what cannot be saved goes on unharmed.
+A dump leaves the tasks stopped until its image was checked: what cannot be saved goes on.
 Measured with CRIU 4.1.1 and 4.2.1, Slurm 24.11 and 26.05.
 """
 
@@ -54,7 +54,7 @@ class Criu:
         self._site = site
         self._caller = caller
         self._identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
-        self._scratch = Scratch(site, caller.job)
+        self._scratch = Scratch(site.scratch, caller.job)
         record = site.jobs / str(caller.job) / f"left-{os.uname().nodename}.json"
         self._baggage = Baggage(caller, site.directory, record)
         given = {**payload.environment, **self._baggage.prepare()}

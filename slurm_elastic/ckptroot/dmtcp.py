@@ -42,7 +42,7 @@ class Dmtcp:
         self._site = site
         self._caller = caller
         self._payload = payload
-        self._scratch = Scratch(site, caller.job)
+        self._scratch = Scratch(site.scratch, caller.job)
         self._saved = Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt"
         self._child: Child | None = None
         self._guard: Guard | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.payload import mount_small, unmount, unshare_mounts
-from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.site import Refused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
 _PATIENCE = 5.0
@@ -25,9 +25,9 @@ _PATIENCE = 5.0
 class Scratch:
     """The directory of one job, made when it is first asked for."""
 
-    def __init__(self, site: Site, job: int) -> None:
-        self._root = site.scratch
-        self._path = site.scratch / str(job)
+    def __init__(self, root: Path, job: int) -> None:
+        self._root = root
+        self._path = root / str(job)
         self._lock: int | None = None
         self._mounted = False
 

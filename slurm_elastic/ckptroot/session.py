@@ -29,6 +29,7 @@ from slurm_elastic.ckptroot.quota import Quota, allocated
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.signals import SIGNALS, Relay
 from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.stage import Stage, move
 from slurm_elastic.ckptroot.store import Meta, Request, Store
 
 _AGAIN = 10.0
@@ -117,6 +118,8 @@ class Session:
         self._answer: dict[str, object] = {}
         self._keep = store.path / "keep"
         self._quota = Quota(site, caller.job, caller.uid, store.path)
+        self._stage = Stage(site, caller.job, self._say)
+        self._still = False
         self._promised = 0
         self._no_room = ""
         self._shared: dict[str, int] = {}
@@ -166,6 +169,7 @@ class Session:
     def abandon(self, error: Exception) -> None:
         """After a ``begin`` that failed: nothing of ours stays, images of earlier runs do."""
         self._method.close()
+        self._stage.close()
         self._origin = (0, str(error))
         self._publish("abandoned")
 
@@ -175,6 +179,7 @@ class Session:
         """
         try:
             self._method.close()
+            self._stage.close()
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
             if (self._relay.terminated or killed) and not self._is_over():
                 self._say("the run has ended; its images stay for the next")
@@ -315,22 +320,13 @@ class Session:
                 return f"the job is held already, image {newest[0].name}", int(newest[0].name)
             raise Refused("the job is held")
         begun, image = time.monotonic(), self._store.new_image()
-        stopped = False
         try:
-            room = self._quota.room(self._method.need() + self._new_output()).size
-            writing = self._method.dump(image, within, room, request.closes)
-            stopped = True
-            manifest = self._complete(image, writing, room, request.closes)
-            if not stop:  # what is still to be done takes as long as the image is large
-                stopped = False
-                self._method.go_on()
-            seen = manifests.digests(image, room)
-            manifest = replace(manifest, files=seen, seconds=time.monotonic() - begun)
+            manifest = self._save(image, request)
+            manifest = replace(manifest, seconds=time.monotonic() - begun)
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
-            if stopped:
-                self._method.go_on()
+            self._go_on()
             with contextlib.suppress(OSError):
                 self._store.drop_image(image)
             self._settle()
@@ -338,13 +334,40 @@ class Session:
         self._settle()
         if stop and not late:
             self._held_until = time.monotonic() + self._site.hold
+            self._still = False
             self._method.stop()
-        elif stop:
-            self._method.go_on()
+        else:
+            self._go_on()
         if late:
             raise Refused(f"image {image.name} is good, but late by the deadline: the job goes on")
         text = f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s"
         return text, manifest.number
+
+    def _save(self, image: Path, request: Request) -> Manifest:
+        """Write the image, which is on disk then. The tasks go on as soon as it is written, or
+        stand still afterwards where they are to be stopped.
+        """
+        need = self._method.need() + self._new_output()
+        room = self._quota.room(need).size
+        with contextlib.ExitStack() as stack:
+            made = image
+            if not request.stop:
+                made = stack.enter_context(self._stage.directory(image, need))
+            writing = self._method.dump(made, request.within, room, request.closes)
+            self._still = True
+            number = int(image.name.partition(".")[0])
+            manifest = self._complete(made, number, writing, room, request.closes)
+            if not request.stop:  # what is still to be done takes as long as the image is large
+                self._go_on()
+            move(made, image, room)
+        self._quota.settle()
+        return replace(manifest, files=manifests.digests(image, room))
+
+    def _go_on(self) -> None:
+        """The tasks, if they stand still."""
+        if self._still:
+            self._still = False
+            self._method.go_on()
 
     def _reserve(self) -> None:
         """Have room promised for the next save, as the job is now or as it was at its last image;
@@ -385,7 +408,9 @@ class Session:
         """Bytes of data that the copies of the outputs lack."""
         return outputs.new(self._keep, self._meta.outputs, self._caller)
 
-    def _complete(self, image: Path, writing: dict[str, int], room: int, closes: bool) -> Manifest:
+    def _complete(
+        self, image: Path, number: int, writing: dict[str, int], room: int, closes: bool
+    ) -> Manifest:
         """All that belongs to an image, of at most ``room`` bytes, while the tasks stand still; the
         digests are yet to come.
         """
@@ -396,13 +421,12 @@ class Session:
         outputs.settle(self._keep, self._meta.outputs, self._shared)
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller, room)
         self._shared = {}
-        self._quota.settle()
         return Manifest(
             cluster=self._site.cluster,
             job=self._caller.job,
             label=self._meta.label,
             attempt=self._attempt,
-            number=int(image.name.partition(".")[0]),
+            number=number,
             method=self._method.name,
             uid=self._caller.uid,
             gid=self._caller.gid,

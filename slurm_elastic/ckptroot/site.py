@@ -38,7 +38,8 @@ class Site:
     """``directory`` is shared by all nodes and the head. ``key`` authenticates manifests and is the
     same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
     how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
-    all jobs of a user, have there; ``keep_free`` is what saves leave of the file system.
+    all jobs of a user, have there; ``keep_free`` is what saves leave of the file system. ``stage``
+    is a directory on a disk of the node's own (``stage.py``).
     """
 
     cluster: str
@@ -58,6 +59,7 @@ class Site:
     sudo: str = "/usr/bin/sudo"
     slurm_conf: str = ""
     scratch: Path = Path("/run/slurm-elastic-ckpt")
+    stage: Path | None = None
 
     @property
     def jobs(self) -> Path:
@@ -90,14 +92,14 @@ def read(path: str = CONFIG) -> Site:
         for name in ("job_quota", "user_quota", "keep_free")
         if name in values
     }
-    scratch = {"scratch": Path(values.pop("scratch"))} if "scratch" in values else {}
+    own = {name: Path(values.pop(name)) for name in ("scratch", "stage") if name in values}
     texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf")
     programs = {name: values.pop(name) for name in texts if name in values}
     if values:
         raise Refused(f"{path}: unknown key {min(values)!r}")
     return Site(
         cluster=cluster, directory=directory, key=key, reader=(entry.pw_uid, entry.pw_gid),
-        **numbers, **keep, **amounts, **scratch, **programs,  # type: ignore[arg-type]
+        **numbers, **keep, **amounts, **own, **programs,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

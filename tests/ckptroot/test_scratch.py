@@ -36,17 +36,17 @@ def site() -> Iterator[Site]:
 
 
 def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: Site) -> None:
-    path = Scratch(site, 1).path()
+    path = Scratch(site.scratch, 1).path()
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (0, 0o700)
     assert site.scratch.stat().st_mode & 0o777 == 0o711
     site.scratch.chmod(0o700)  # as an earlier release left it
-    Scratch(site, 2).path()
+    Scratch(site.scratch, 2).path()
     assert site.scratch.stat().st_mode & 0o777 == 0o711
 
 
 def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
     def fills() -> list[object]:
-        path = Scratch(site, 1).of_user(USER, USER)
+        path = Scratch(site.scratch, 1).of_user(USER, USER)
         with as_user(USER, USER, (USER,)):
             (path / "port").write_text("4711")
             with pytest.raises(OSError) as full:
@@ -60,11 +60,13 @@ def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
 
 
 def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
-    Scratch(site, 1).path()  # its lock goes with the object's process; here it is still held
+    Scratch(
+        site.scratch, 1
+    ).path()  # its lock goes with the object's process; here it is still held
     left = site.scratch / "2"
     (left / "deep" / "deeper").mkdir(parents=True)
     os.mkfifo(left / "pipe")
-    third = Scratch(site, 3)
+    third = Scratch(site.scratch, 3)
     third.path()
     assert sorted(path.name for path in site.scratch.iterdir()) == ["1", "3"]
     third.close()
@@ -73,9 +75,9 @@ def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
 
 def test_one_session_has_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "_PATIENCE", 0.1)
-    Scratch(site, 1).path()
+    Scratch(site.scratch, 1).path()
     with pytest.raises(Refused, match="another session"):
-        Scratch(site, 1).path()
+        Scratch(site.scratch, 1).path()
 
 
 def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
@@ -91,7 +93,7 @@ def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
         chmod(path, mode, **more)
 
     monkeypatch.setattr(os, "chmod", late)
-    assert Scratch(site, 1).path().is_dir()
+    assert Scratch(site.scratch, 1).path().is_dir()
     assert removed
 
 
@@ -107,7 +109,7 @@ def test_a_session_that_is_removing_it_is_waited_for(site: Site) -> None:
 
     timer = threading.Timer(0.2, remove)
     timer.start()
-    assert Scratch(site, 1).path().is_dir()
+    assert Scratch(site.scratch, 1).path().is_dir()
     timer.join()
 
 
@@ -140,7 +142,7 @@ def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
         path.mkdir()
         os.chown(path, USER, USER)
         (path / "file").touch()
-    other = Scratch(site, 1)
+    other = Scratch(site.scratch, 1)
     if kind == "link":
         with pytest.raises(Refused, match="not root's own"):
             other.path()
@@ -151,7 +153,7 @@ def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
 
 def test_it_goes_with_its_session_and_nothing_is_left_open(site: Site) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    one = Scratch(site, 1)
+    one = Scratch(site.scratch, 1)
     one.close()
     assert not site.scratch.exists(), "it was never asked for"
     for _ in range(2):
@@ -173,7 +175,7 @@ def test_a_file_system_of_the_users_is_made_once_and_goes_first(
     monkeypatch.setattr(scratch, "unshare_mounts", lambda: done.append("unshare"))
     monkeypatch.setattr(scratch, "mount_small", lambda *what: done.append(what))
     monkeypatch.setattr(scratch, "unmount", lambda path: done.append(path))
-    one = Scratch(site, 1)
+    one = Scratch(site.scratch, 1)
     path = str(site.scratch / "1")
     for _ in range(2):
         one.of_user(USER, USER)
@@ -189,7 +191,7 @@ def test_one_that_cannot_be_bounded_is_refused(site: Site, monkeypatch: pytest.M
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(scratch, "unshare_mounts", denied)
-    one = Scratch(site, 1)
+    one = Scratch(site.scratch, 1)
     with pytest.raises(Refused, match="1: no file system of its own: Operation not permitted"):
         one.of_user(USER, USER)
     one.close()
@@ -203,11 +205,11 @@ def test_another_session_is_waited_for_five_seconds(
         monotonic=lambda: clock[0], sleep=lambda _: clock.append(clock.pop() + 1.0)
     )
     monkeypatch.setattr(scratch, "time", sleep)
-    first = Scratch(site, 1)
+    first = Scratch(site.scratch, 1)
     first.path()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Refused, match="another session has it"):
-        Scratch(site, 1).path()
+        Scratch(site.scratch, 1).path()
     assert clock == [6.0], "the first look after it"
     assert len(os.listdir("/proc/self/fd")) == before
     first.close()

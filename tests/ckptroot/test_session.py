@@ -317,6 +317,21 @@ def test_a_job_that_is_saved_beside_its_work_stands_still_only_until_its_image_i
 
 
 @pytest.mark.parametrize("stop", [False, True])
+def test_only_an_image_of_a_job_that_runs_on_comes_by_the_nodes_own_disk(
+    run: Run, tmp_path: Path, stop: bool
+) -> None:
+    object.__setattr__(run.site, "stage", tmp_path / "stage")
+    run.session = run.opened()
+    seen: list[Path] = []
+    run.node.gathers = seen.append
+    run.save(stop=stop)
+    assert (seen[0] == tmp_path / "stage" / "7" / "image") is not stop
+    (image,) = run.store.images()
+    manifests.compare(image, manifests.read(image, KEY))
+    assert (image / "pages").read_bytes() == b"memory"
+
+
+@pytest.mark.parametrize("stop", [False, True])
 def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
     run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:

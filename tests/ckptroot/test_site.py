@@ -21,7 +21,8 @@ def test_the_defaults_are_those_of_the_example() -> None:
             said[name] = value.split()[0]
     site = Site(cluster="t", directory=Path("/"), key=b"", reader=(0, 0))
     texts = {name: str(getattr(site, name, "")).removesuffix(".0") for name in said}
-    known = {"key": "/etc/slurm-elastic/ckpt.key", "slurm_user": "slurm", "slurm_conf": "none"}
+    known = {"key": "/etc/slurm-elastic/ckpt.key", "slurm_user": "slurm", "slurm_conf": "none",
+             "stage": "none"}  # fmt: skip
     assert {**texts, **known} == said
     shares = [getattr(site, name).of(200) for name in ("job_quota", "user_quota", "keep_free")]
     assert shares == [50, 100, 10]

@@ -115,6 +115,8 @@ class CriuWorld(ContainerWorld):
     """
 
     conf_lines = CONF + "JobSubmitPlugins=lua\n"
+    stage = ""
+    """A directory on the nodes' own disks, to which periodic images are written first."""
     awaited = (*ContainerWorld.awaited, EQUIPPED, "/dev/log")
     poll = 0.2
     """Seconds between two looks of a job's root part for a request."""
@@ -163,6 +165,7 @@ class CriuWorld(ContainerWorld):
         text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\n"
         text += f"poll = {self.poll}\n"
         text += "scontrol = /shared/scontrol\n"
+        text += f"stage = {self.stage}\n" if self.stage else ""
         (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:

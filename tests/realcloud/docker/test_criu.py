@@ -19,9 +19,15 @@ from .engine import Engine
 pytestmark = pytest.mark.e2e
 
 
+class StagedWorld(CriuWorld):
+    """Periodic images come to the shared directory by a disk of the node's own."""
+
+    stage = "/var/tmp/slurm-elastic-stage"
+
+
 @pytest.fixture(scope="module")
 def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
-    with CriuWorld(docker_engine, trixie) as running:
+    with StagedWorld(docker_engine, trixie) as running:
         needed(running)
         yield running
 
@@ -41,6 +47,17 @@ def test_an_announced_move_keeps_each_step_once_and_the_exit_code(world: CriuWor
 
 def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> None:
     power_cut(world)
+
+
+def test_periodic_images_leave_nothing_on_the_nodes_own_disk(world: CriuWorld) -> None:
+    job = started(world)
+    node = world.nodes()[world.job(job)["NodeList"]]
+    assert world.ask(job, "go")["ok"]["number"] == 1
+    assert node.run(["ls", "-A", f"{StagedWorld.stage}/{job}"]).stdout == "", "it was used"
+    assert "stage" not in (world.directory_of(job) / "status.json").read_text()
+    world.end(job)
+    world.wait_for(lambda: not node.run(["ls", "-A", StagedWorld.stage]).stdout, "it goes with it")
+    gone(world, job)
 
 
 TAKEN = "to go on from its images: job {job} is driven by another process already"
