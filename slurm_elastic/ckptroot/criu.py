@@ -38,10 +38,11 @@ _KEEPS = ("--tcp-established",)
 """Only where all connections are between processes of the job, by the loopback address."""
 _BOTH = (
     "--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "--file-locks",
-    "--ghost-limit", "256M", "-v2",
+    "--ghost-limit", "1000G", "-v2",
 )  # fmt: skip
 """``--file-locks``: the locks of the job's own tasks; ``inventory.check_locked`` sees to it that
-nobody used the file meanwhile. ``--ghost-limit``: an open file that was deleted is in the image.
+nobody used the file meanwhile. ``--ghost-limit``: an open file that was deleted is in the image,
+which has no more than there is room for.
 """
 
 
@@ -112,7 +113,8 @@ class Criu:
             held = sysv.held(namespace)
         if held and held.semaphores:
             sysv.check_undone(self._tasks(), self._keeper)
-        return self._check_inventory() + self._check_rights() + (held.beyond if held else 0)
+        gone = inventory.deleted(self._tasks())
+        return self._check_inventory() + self._check_rights() + gone + (held.beyond if held else 0)
 
     def locked(self) -> dict[str, inventory.State]:
         """The files that the job keeps locked, as they are now; its own copies of what is on this

@@ -16,6 +16,8 @@ from slurm_elastic.ckptroot.proc import status_of
 from slurm_elastic.ckptroot.site import Refused
 
 _GONE = " (deleted)"
+_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
+"""Begin the names of files that are memory."""
 _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 File = tuple[int, int]
@@ -84,6 +86,21 @@ def gone_names(tasks: Iterable[int]) -> dict[str, File]:
             if path.endswith(_GONE):
                 found[path.removesuffix(_GONE)] = file
     return found
+
+
+def deleted(tasks: Iterable[int]) -> int:
+    """Bytes of the deleted files that the tasks have open: an image has them. Those in memory are
+    the tasks' memory.
+    """
+    found = {}
+    for pid in tasks:
+        for number in _descriptors(pid):
+            with contextlib.suppress(OSError):
+                seen = os.stat(f"/proc/{pid}/fd/{number}")
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if stat.S_ISREG(seen.st_mode) and not (seen.st_nlink or path.startswith(_MEMORY)):
+                    found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
+    return sum(found.values())
 
 
 def _opened(pid: int) -> Iterator[tuple[str, File]]:

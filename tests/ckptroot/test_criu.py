@@ -286,6 +286,7 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(bed.method, "_obstacle", lambda pid, owner, status: "")
     for name in ("stray", "terminal", "local_files"):
         monkeypatch.setattr(criu.inventory, name, lambda *_: "")
+    monkeypatch.setattr(criu.inventory, "deleted", lambda tasks: 7 if tasks == [21, 22] else 0)
     monkeypatch.setattr(criu, "memory_of", lambda status: 100)
     monkeypatch.setattr(criu, "shared_of", lambda pid, status: pid)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: bed.done.append("check"))
@@ -296,7 +297,7 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_it_takes_its_memory_and_its_files_on_this_node(
     bed: Bed, saved: list[tuple[Any, ...]]
 ) -> None:
-    assert bed.method.need() == 2 * 8 * 512 + 121 + 122
+    assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 7
 
 
 def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
@@ -323,7 +324,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     bed.held = {5: criu.sysv.Held(4096, semaphores=True)}
     asked: list[list[str]] = []
     monkeypatch.setattr(criu, "_run", lambda words, *_: asked.append(words) or 0)
-    assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 4096
+    assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 7 + 4096
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     ((command, handed, *_),) = saved
     assert handed == (3, 4)

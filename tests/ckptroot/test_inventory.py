@@ -187,6 +187,20 @@ def test_a_mask_is_that_of_the_signals(tmp_path: Path) -> None:
     assert inventory._mask(str(tmp_path / "fdinfo")) == 0
 
 
+def test_deleted_files_that_are_open_are_counted_once_and_memory_is_not(tmp_path: Path) -> None:
+    for name in ("gone", "kept"):
+        (tmp_path / name).write_bytes(b"x" * 8192)
+    memory = os.memfd_create("memory")
+    os.write(memory, b"x" * 8192)
+    with (tmp_path / "gone").open() as one, (tmp_path / "gone").open(), (tmp_path / "kept").open():
+        before = inventory.deleted([os.getpid()])
+        (tmp_path / "gone").unlink()
+        size = os.fstat(one.fileno()).st_blocks * 512
+        assert size >= 8192
+        assert inventory.deleted([1 << 30, os.getpid()]) == before + size
+    os.close(memory)
+
+
 def test_names_that_are_gone_are_told_with_their_files(tmp_path: Path) -> None:
     opened, mapped, kept = (tmp_path / name for name in ("opened", "mapped", "kept"))
     files = {}
