@@ -17,7 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import capabilities, dump, images, inventory, keeper, sockets, sysv
+from slurm_elastic.ckptroot import (
+    capabilities,
+    dump,
+    images,
+    interrupted,
+    inventory,
+    keeper,
+    sockets,
+    sysv,
+)
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -144,6 +153,7 @@ class Criu:
             try:
                 self._baggage.lend(images.links(image))
                 images.check(image, self._identity)
+                interrupted.wait_again(image)
                 if self._reused is not None:
                     sockets.check_streams(images.streams(image))
                 self._check_inventory()  # again: they ran until CRIU stopped them

@@ -282,20 +282,21 @@ def _fields(data: bytes) -> dict[int, list[Value]]:
     fields: dict[int, list[Value]] = {}
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
-        value, at = _value(data, at, key & 7)
+        key, at = varint(data, at)
+        value, at = value_at(data, at, key & 7)
         fields.setdefault(key >> 3, []).append(value)
     return fields
 
 
-def _value(data: bytes, at: int, kind: int) -> tuple[Value, int]:
+def value_at(data: bytes, at: int, kind: int) -> tuple[Value, int]:
+    """The value of that wire type, and where the next field begins."""
     match kind:
         case 0:
-            return _varint(data, at)
+            return varint(data, at)
         case 1:
             size = 8
         case 2:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
         case 5:
             size = 4
         case _:
@@ -305,7 +306,8 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Value, int]:
     return data[at : at + size], at + size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number, and where the next begins."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -347,6 +349,6 @@ def _numbers(fields: dict[int, list[Value]], number: int) -> list[int]:
             continue
         at = 0
         while at < len(value):
-            one, at = _varint(value, at)
+            one, at = varint(value, at)
             found.append(one)
     return found

@@ -290,6 +290,8 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(criu, "memory_of", lambda status: 100)
     monkeypatch.setattr(criu, "shared_of", lambda pid, status: pid)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: bed.done.append("check"))
+    again = lambda image: bed.done.append("wait again")  # noqa: E731
+    monkeypatch.setattr(criu.interrupted, "wait_again", again)
     monkeypatch.setattr(criu.images, "writing", lambda image: (OpenFile("/a", 5),))
     return ran
 
@@ -315,7 +317,7 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
     assert command[6:10] == [f"{tmp_path}/criu", "dump", "-t", "1001"]
     assert "--leave-stopped" in command
     assert not {"--tcp-close", "--tcp-established", "--skip-in-flight"} & set(command)
-    assert bed.done == [("lend", "/tmp/link_remap.1"), "check"]
+    assert bed.done == [("lend", "/tmp/link_remap.1"), "check", "wait again"]
 
 
 def test_system_v_ipc_is_saved_from_outside_of_it(
@@ -445,7 +447,13 @@ def test_what_became_so_while_it_was_saved_lets_them_go_on(
     monkeypatch.setattr(bed.method, check, refuses)
     with pytest.raises(Refused, match="process x has left"):
         bed.method.dump(tmp_path, 60.0, MIB)
-    assert bed.done == [("lend", "/tmp/link_remap.1"), "check", {"do": "continue"}, "take back"]
+    assert bed.done == [
+        ("lend", "/tmp/link_remap.1"),
+        "check",
+        "wait again",
+        {"do": "continue"},
+        "take back",
+    ]
 
 
 @pytest.mark.parametrize("name", ["stray", "terminal", "local_files"])

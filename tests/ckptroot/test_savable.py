@@ -264,6 +264,37 @@ def test_semaphores_by_name_are_shared_again(home: Path, program: str) -> None: 
     assert not [one for one in told["held"] if "(deleted)" in one and "/sem." not in one]
 
 
+POLLING = (
+    """
+import ctypes, os, threading, time
+out = open("out", "a", buffering=1)
+libc = ctypes.CDLL(None, use_errno=True)
+ends = []
+def waits():
+    class Pollfd(ctypes.Structure):
+        _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+    end = os.pipe()[0]
+    ends.append((libc.poll(ctypes.byref(Pollfd(end, 1, 0)), 1, -1), ctypes.get_errno()))
+threading.Thread(target=waits, daemon=True).start()
+if os.fork() == 0:
+    waits()
+    os._exit(0)
+def look():
+    return ends, os.waitpid(-1, os.WNOHANG)[0]
+"""
+    + STEPS
+)
+
+
+def test_who_waits_by_poll_waits_on(home: Path, program: str) -> None:  # noqa: F811
+    """Without a word of an interruption, which programs without signal handlers do not expect."""
+    (home / "job").write_text(POLLING)
+    told = moved(home, program, "poll")
+    assert "refused" not in told, told
+    assert len(told["lines"]) > told["last"]
+    assert told["lines"] == [f"step {n} ([], 0)" for n in range(len(told["lines"]))]
+
+
 CONNECTED = (
     """
 import os, socket, time
