@@ -59,6 +59,7 @@ class Criu:
     """One job's processes under CRIU."""
 
     name = "criu"
+    stands_still = True
 
     def __init__(self, site: Site, caller: Caller, payload: Payload) -> None:
         self._site = site
@@ -149,7 +150,11 @@ class Criu:
             held = sysv.held(namespace)
             if held:
                 self._check_sysv()
-            self._save(image, most, closes, namespace, held is not None)
+            try:
+                self._save(image, most, closes, namespace, held is not None)
+            except OSError:  # CRIU had done its part: where that fails, it lets them go on itself
+                self.go_on()
+                raise
             try:
                 self._baggage.lend(images.links(image))
                 images.check(image, self._identity)
@@ -185,10 +190,13 @@ class Criu:
 
     def go_on(self) -> None:
         """After a dump: the processes run on."""
-        if self._reused is not None:
-            sockets.wake(self._tasks(), self._reused)
-        keeper.send(self._way, {"do": "continue"})
-        self._baggage.take_back()
+        try:
+            interrupted.go_back(self._tasks())
+            if self._reused is not None:
+                sockets.wake(self._tasks(), self._reused)
+        finally:
+            keeper.send(self._way, {"do": "continue"})
+            self._baggage.take_back()
 
     def stop(self) -> None:
         """After a dump: the processes end here."""

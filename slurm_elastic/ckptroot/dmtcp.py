@@ -37,6 +37,7 @@ class Dmtcp:
     """One job's processes under a DMTCP coordinator."""
 
     name = "dmtcp"
+    stands_still = False
 
     def __init__(self, site: Site, caller: Caller, payload: Payload) -> None:
         self._site = site

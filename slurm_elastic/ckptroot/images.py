@@ -149,10 +149,12 @@ def handed(directory: Path, uid: int) -> Iterator[int]:
         os.fchown(place, uid, -1)
         yield place
     finally:
-        os.fchown(place, 0, -1)
-        for name in os.listdir(place):
-            os.chown(name, 0, -1, dir_fd=place, follow_symlinks=False)
-        os.close(place)
+        try:
+            os.fchown(place, 0, -1)
+            for name in os.listdir(place):
+                os.chown(name, 0, -1, dir_fd=place, follow_symlinks=False)
+        finally:
+            os.close(place)
 
 
 def links(directory: Path) -> tuple[str, ...]:

@@ -1,20 +1,38 @@
-"""A task that was saved in poll(2) waits there again.
+"""A task that was saved in poll(2) waits there again, where it goes on and where it runs on.
 
 Where a save finds a task in a call that Linux would go on with by itself (restart_syscall(2)), CRIU
-brings it back with EINTR (compel, get_task_regs). Programs without a signal handler never see that
-from poll, and end: tail(1) of coreutils 9.7. So in the image such a call is made again, with its
-whole timeout, as CRIU has it made where Linux would. Other calls stay as they are: nanosleep(2) has
-told how much is left, and programs ask futex(2) again by themselves. Of x86-64 alone: elsewhere the
-C library asks ppoll(2), which is made again.
+leaves EINTR, in the image (compel, get_task_regs) and in the task. Programs without signal handlers
+never see that from poll, and end: tail(1) of coreutils 9.7. So such a call is made again, with its
+whole timeout, as CRIU has others made again. The rest stay as they are: nanosleep(2) has told how
+much is left, and programs ask futex(2) again by themselves. Nor is it known of a task that had been
+stopped in poll before which call it was in. Of x86-64 alone: elsewhere the C library asks ppoll(2),
+which is made again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from slurm_elastic.ckptroot import files, images
+from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.site import Refused
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_LIBC.ptrace.restype = ctypes.c_long
+_GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207  # linux/ptrace.h
+_WALL = 0x40000000  # wait(2), __WALL
+_REGISTERS = 27  # sys/user.h, user_regs_struct
+_RAX, _ORIG_RAX, _RIP, _CS = 10, 15, 16, 17  # its fields
+_LONG_MODE = 0x33
+"""The code segment of 64 bits (arch/x86/include/asm/segment.h, __USER_CS)."""
+_PATIENCE = 10.0
+"""Seconds for all threads of a job: they stand still."""
 
 _HEAD = 12
 """Bytes of an image before its message: two magic numbers and a length."""
@@ -89,3 +107,50 @@ def _padded(value: int, size: int) -> bytes:
     if sum(digit << 7 * place for place, digit in enumerate(digits)) != value:
         raise Refused("a number of the image has no place")
     return bytes([digit | 0x80 for digit in digits[:-1]] + digits[-1:])
+
+
+def go_back(tasks: Iterable[int]) -> None:
+    """Have the threads of stopped tasks that a save has left so wait again once they run.
+
+    A child does that: should it not come to its end, Linux lets go of what it traces (ptrace(2)).
+    """
+    if os.uname().machine != "x86_64":
+        return
+    threads = [thread for task in tasks for thread in _in_poll(task)]
+    if not threads:
+        return
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for thread in threads:
+                _send_back(thread)
+        finally:
+            os._exit(0)
+    child, until = Child(pid), time.monotonic() + _PATIENCE
+    while child.status() is None and time.monotonic() < until:
+        time.sleep(0.001)
+    child.end()
+
+
+def _in_poll(task: int) -> Iterator[int]:
+    """Its threads that were in poll when they were stopped (proc(5), syscall)."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{task}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{task}/task/{thread}/syscall") as file:
+                if file.read().split()[0] == str(_POLL):
+                    yield int(thread)
+
+
+def _send_back(thread: int) -> None:
+    if _LIBC.ptrace(_SEIZE, thread, None, None) != 0:
+        return
+    if _LIBC.ptrace(_INTERRUPT, thread, None, None) == 0:
+        os.waitpid(thread, _WALL)
+        registers = (ctypes.c_ulonglong * _REGISTERS)()
+        _LIBC.ptrace(_GETREGS, thread, None, ctypes.byref(registers))
+        found = tuple(registers[index] for index in (_RAX, _ORIG_RAX, _CS))
+        if found == (_EINTR, _POLL, _LONG_MODE):
+            registers[_RAX] = _POLL
+            registers[_RIP] -= _SYSCALL
+            _LIBC.ptrace(_SETREGS, thread, None, ctypes.byref(registers))
+        _LIBC.ptrace(_DETACH, thread, None, None)

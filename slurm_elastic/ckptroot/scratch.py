@@ -77,8 +77,8 @@ class Scratch:
 
 
 def sweep(root: Path) -> None:
-    """Remove the directories whose sessions are gone."""
-    for path in root.iterdir():
+    """Remove the directories of jobs whose sessions are gone; nothing else is ours."""
+    for path in (path for path in root.iterdir() if path.name.isdigit()):
         with contextlib.suppress(OSError, Refused):
             lock = _locked(path)
             if lock is not None:

@@ -47,6 +47,8 @@ class Method(Protocol):
     """A way to save processes; ``criu.Criu`` and ``dmtcp.Dmtcp``."""
 
     name: str
+    stands_still: bool
+    """Whether the tasks do so from a dump on until they go on or are stopped."""
 
     @property
     def pid(self) -> int:
@@ -350,13 +352,14 @@ class Session:
         need = self._method.need() + self._new_output()
         room = self._quota.room(need).size
         with contextlib.ExitStack() as stack:
-            made = image
-            if not request.stop:
-                made = stack.enter_context(self._stage.directory(image, need))
-            writing = self._method.dump(made, request.within, room, request.closes)
+            made, most = image, room
+            if self._method.stands_still and not request.stop:
+                directory = self._stage.directory(image, need, room)
+                made, most = stack.enter_context(directory)
+            writing = self._method.dump(made, request.within, most, request.closes)
             self._still = True
             number = int(image.name.partition(".")[0])
-            manifest = self._complete(made, number, writing, room, request.closes)
+            manifest = self._complete(made, number, writing, most, request.closes)
             if not request.stop:  # what is still to be done takes as long as the image is large
                 self._go_on()
             move(made, image, room)
@@ -378,7 +381,7 @@ class Session:
             if abs(need - self._promised) <= need // 10:
                 return
             self._quota.room(need)
-        except (OSError, Refused) as error:
+        except Exception as error:  # noqa: BLE001 - no look at it may end the job
             why = str(error)
             kind = why.partition(":")[0]
             if isinstance(error, Refused) and kind != self._no_room:

@@ -18,6 +18,8 @@ from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
+_OWN = "slurm-elastic-stage"
+"""A directory of our own: the site's may have others."""
 _IMAGE = "image"
 _FILES = 100_000
 
@@ -27,18 +29,19 @@ class Stage:
 
     def __init__(self, site: Site, job: int, tell: Callable[[str], None]) -> None:
         self._keep_free = site.keep_free
-        self._scratch = Scratch(site.stage, job) if site.stage else None
+        self._scratch = Scratch(site.stage / _OWN, job) if site.stage else None
         self._tell = tell
         self._told = False
 
     @contextlib.contextmanager
-    def directory(self, image: Path, need: int) -> Iterator[Path]:
-        """Where to write an image of about ``need`` bytes first, which is then ``moved``: a new
-        directory here, or ``image`` itself where there is no such disk, or too little room on it.
+    def directory(self, image: Path, need: int, most: int) -> Iterator[tuple[Path, int]]:
+        """Where to write an image of about ``need`` bytes first, which is then ``moved``, and how
+        many it may have: a new directory here, or ``image`` itself with ``most`` where there is no
+        such disk, or too little room on it.
         """
-        made = self._new(need)
+        made, room = self._new(need)
         try:
-            yield made or image
+            yield (made, min(room, most)) if made else (image, most)
         finally:
             if made:
                 with contextlib.suppress(OSError, Refused):  # the job's next save takes it away
@@ -49,27 +52,28 @@ class Stage:
         if self._scratch:
             self._scratch.close()
 
-    def _new(self, need: int) -> Path | None:
+    def _new(self, need: int) -> tuple[Path | None, int]:
         if not self._scratch:
-            return None
+            return None, 0
         try:
             path = self._scratch.path() / _IMAGE
             files.remove(path)
-            self._check_room(path.parent, need)
+            room = self._room(path.parent, need)
             path.mkdir(mode=0o700)
         except (OSError, Refused) as error:
             if not self._told:
                 self._tell(f"its images go to the shared directory at once: stage: {error}")
             self._told = True
-            return None
-        return path
+            return None, 0
+        return path, room
 
-    def _check_room(self, path: Path, need: int) -> None:
+    def _room(self, path: Path, need: int) -> int:
         there = os.statvfs(path)
         free = there.f_frsize * there.f_bavail
         room = free - self._keep_free.of(there.f_frsize * there.f_blocks)
         if need > room:
             raise Refused(f"{need >> 20} MiB needed, {max(room, 0) >> 20} MiB left")
+        return room
 
 
 def move(made: Path, image: Path, most: int) -> None:

@@ -37,6 +37,8 @@ _KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354}
 _SYSVSEM = 6  # linux/kcmp.h: KCMP_SYSVSEM
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _TABLES = ("shm", "sem", "msg")
+_PATIENCE = 30.0
+"""Seconds for a look at what there is, which a busy disk may hold up."""
 _MOST = 16 << 20
 
 
@@ -131,12 +133,15 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
 def _read(namespace: int) -> list[str]:
     """The tables of proc(5), sysvipc: of the namespace of whoever opens them."""
     tables = [f"/proc/sysvipc/{name}" for name in _TABLES]
-    done = subprocess.run(
-        ["/usr/bin/nsenter", f"--ipc=/proc/self/fd/{namespace}", "--", "/usr/bin/head", "-v",
-         "-c", str(_MOST), *tables],
-        env=CLEAN, capture_output=True, check=False, preexec_fn=calm, pass_fds=(namespace,),
-        timeout=30,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["/usr/bin/nsenter", f"--ipc=/proc/self/fd/{namespace}", "--", "/usr/bin/head", "-v",
+             "-c", str(_MOST), *tables],
+            env=CLEAN, capture_output=True, check=False, preexec_fn=calm, pass_fds=(namespace,),
+            timeout=_PATIENCE,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"its System V IPC was not read within {_PATIENCE:.0f} s") from error
     if done.returncode != 0:
         raise Refused(f"its System V IPC cannot be read: {done.stderr.decode(errors='replace')}")
     return done.stdout.decode("ascii").split("==> /proc/sysvipc/")[1:]

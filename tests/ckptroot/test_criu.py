@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -290,6 +291,7 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(criu, "memory_of", lambda status: 100)
     monkeypatch.setattr(criu, "shared_of", lambda pid, status: pid)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: bed.done.append("check"))
+    monkeypatch.setattr(criu.interrupted, "go_back", lambda tasks: None)
     again = lambda image: bed.done.append("wait again")  # noqa: E731
     monkeypatch.setattr(criu.interrupted, "wait_again", again)
     monkeypatch.setattr(criu.images, "writing", lambda image: (OpenFile("/a", 5),))
@@ -399,6 +401,32 @@ def test_connections_of_its_own_are_kept_and_wake_up_where_it_goes_on(
         order = bed.done[-2]
         assert isinstance(order, dict)
         assert ("--tcp-established" in order["command"]) is kept
+
+
+def test_a_directory_that_fails_after_a_save_lets_them_go_on(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(bed.method, "_save", fails)
+    with pytest.raises(OSError, match="Stale"):
+        bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    assert bed.done == [{"do": "continue"}, "take back"]
+
+
+def test_connections_that_cannot_be_woken_let_them_go_on(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise Refused("its connections cannot be opened")
+
+    bed.streams = True
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    monkeypatch.setattr(criu.sockets, "wake", fails)
+    with pytest.raises(Refused, match="cannot be opened"):
+        bed.method.go_on()
+    assert bed.done[-2:] == [{"do": "continue"}, "take back"]
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])

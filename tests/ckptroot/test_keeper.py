@@ -228,7 +228,7 @@ def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
     limits = ["kernel/shmmni", "fs/mqueue/msg_max"]
     read = f"cd /proc/sys; cat {' '.join(limits)} kernel/ostype fs/nr_open"
     number = bed.start(
-        f"echo ready >ready; until [ -e go ]; do sleep 0.05; done; {{ {read}; }} >part; mv part after; sleep 1000"
+        f"echo ready >ready; until [ -e go ]; do sleep 0.05; done; ({read}) >part; mv part after; sleep 1000"
     )
     bed.wrote("ready")
     script = (

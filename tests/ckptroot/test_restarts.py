@@ -31,7 +31,7 @@ CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), enviro
 class Node:
     """A method whose restores fail for the images in ``bad``; it says what it did."""
 
-    name, pid = "criu", 1000
+    name, pid, stands_still = "criu", 1000, True
 
     def __init__(self, *bad: int) -> None:
         self.bad, self.done = bad, ""

@@ -295,6 +295,15 @@ def test_who_waits_by_poll_waits_on(home: Path, program: str) -> None:  # noqa: 
     assert told["lines"] == [f"step {n} ([], 0)" for n in range(len(told["lines"]))]
 
 
+def test_who_waits_by_poll_waits_on_where_it_only_runs_on(home: Path, program: str) -> None:  # noqa: F811
+    (home / "job").write_text(POLLING)
+    attack = TRIED.replace("more()\ntold", "method.go_on()\nmore()\ntold")
+    told = moved(home, program, "poll", attack=attack)
+    assert "refused" not in told, told
+    assert len(told["lines"]) >= 6
+    assert told["lines"] == [f"step {n} ([], 0)" for n in range(len(told["lines"]))]
+
+
 CONNECTED = (
     """
 import os, socket, time

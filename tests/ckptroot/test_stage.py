@@ -14,10 +14,12 @@ from slurm_elastic.ckptroot.stage import Stage, move
 
 pytestmark = ROOT
 PLENTY = 1 << 40
+OWN = "slurm-elastic-stage"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
+    (tmp_path / "stage" / OWN).mkdir(parents=True)
     return Site(
         cluster="t", directory=tmp_path, key=b"k" * 64, reader=(0, 0), stage=tmp_path / "stage",
         keep_free=Amount("1K", size=1024),
@@ -31,26 +33,46 @@ def told() -> list[str]:
 
 def test_it_is_roots_own_and_nothing_of_it_stays(site: Site, told: list[str]) -> None:
     stage = Stage(site, 7, told.append)
-    with stage.directory(site.directory, 100) as made:
+    with stage.directory(site.directory, 100, PLENTY) as (made, _):
         assert made.stat().st_mode & 0o777 == 0o700
         (made / "pages").write_bytes(b"memory")
     assert not made.exists()
     stage.close()
-    assert list((site.directory / "stage").iterdir()) == []
+    assert list((site.directory / "stage" / OWN).iterdir()) == []
     assert told == []
 
 
+def test_what_others_have_there_stays(site: Site, told: list[str]) -> None:
+    others = [site.directory / "stage" / name for name in ("8", "alice", "lost+found")]
+    others.append(site.directory / "stage" / OWN / "alice")
+    for other in others:
+        other.mkdir()
+    (site.directory / "stage").chmod(0o1777)
+    with Stage(site, 7, told.append).directory(site.directory, 100, PLENTY):
+        pass
+    assert all(other.is_dir() for other in others)
+    assert (site.directory / "stage").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_an_image_has_no_more_than_either_place_has_room_for(site: Site, told: list[str]) -> None:
+    stage = Stage(site, 7, told.append)
+    with stage.directory(site.directory, 100, 4096) as (_, most):
+        assert most == 4096
+    with stage.directory(site.directory, 100, PLENTY << 20) as (_, most):
+        assert most < PLENTY << 20
+
+
 def test_what_a_killed_session_left_is_not_in_the_next_image(site: Site, told: list[str]) -> None:
-    (site.directory / "stage" / "7" / "image").mkdir(parents=True)
-    (site.directory / "stage" / "7" / "image" / "pages").touch()
-    with Stage(site, 7, told.append).directory(site.directory, 100) as made:
+    (site.directory / "stage" / OWN / "7" / "image").mkdir(parents=True)
+    (site.directory / "stage" / OWN / "7" / "image" / "pages").touch()
+    with Stage(site, 7, told.append).directory(site.directory, 100, PLENTY) as (made, _):
         assert list(made.iterdir()) == []
 
 
 def test_without_one_images_are_written_where_they_belong(site: Site, told: list[str]) -> None:
-    with Stage(replace(site, stage=None), 7, told.append).directory(site.directory, 1) as made:
-        assert made == site.directory
-    assert made.exists()
+    with Stage(replace(site, stage=None), 7, told.append).directory(site.directory, 1, 7) as found:
+        assert found == (site.directory, 7)
+    assert site.directory.exists()
     assert told == []
 
 
@@ -66,7 +88,7 @@ def test_where_it_cannot_be_used_that_is_said_once(
 ) -> None:
     stage = Stage(replace(site, **change), 7, told.append)  # type: ignore[arg-type]
     for _ in range(2):
-        with stage.directory(site.directory, 100) as made:
+        with stage.directory(site.directory, 100, PLENTY) as (made, _):
             assert made == site.directory
     (line,) = told
     assert line.startswith("its images go to the shared directory at once: stage: ")
@@ -74,9 +96,8 @@ def test_where_it_cannot_be_used_that_is_said_once(
 
 
 def test_a_directory_that_is_not_roots_is_not_used(site: Site, told: list[str]) -> None:
-    (site.directory / "stage").mkdir()
-    os.chown(site.directory / "stage", 65534, 65534)
-    with Stage(site, 7, told.append).directory(site.directory, 100) as made:
+    os.chown(site.directory / "stage" / OWN, 65534, 65534)
+    with Stage(site, 7, told.append).directory(site.directory, 100, PLENTY) as (made, _):
         assert made == site.directory
     assert "not root's own directory" in told[0]
 

@@ -66,6 +66,15 @@ def test_a_namespace_that_cannot_be_entered_is_told() -> None:
 
 
 @ROOT_PART
+def test_a_look_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("head", timeout)
+
+    monkeypatch.setattr(sysv.subprocess, "run", hangs)
+    with pytest.raises(Refused, match="not read within 30 s"):
+        sysv.held(3)
+
+
 def test_what_is_to_be_undone_is_known() -> None:
     """CRIU would forget it, and what comes after would be undone without what went before."""
     acts = "libc.semctl(n, 0, 16, 1); op = (ctypes.c_short * 3)(0, -1, {}); libc.semop(n, op, 1)"

@@ -19,10 +19,13 @@ from .engine import Engine
 pytestmark = pytest.mark.e2e
 
 
+STAGE = "/var/tmp/slurm-elastic-stage"
+
+
 class StagedWorld(CriuWorld):
     """Periodic images come to the shared directory by a disk of the node's own."""
 
-    stage = "/var/tmp/slurm-elastic-stage"
+    stage = "/var/tmp"
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +56,10 @@ def test_periodic_images_leave_nothing_on_the_nodes_own_disk(world: CriuWorld) -
     job = started(world)
     node = world.nodes()[world.job(job)["NodeList"]]
     assert world.ask(job, "go")["ok"]["number"] == 1
-    assert node.run(["ls", "-A", f"{StagedWorld.stage}/{job}"]).stdout == "", "it was used"
+    assert node.run(["ls", "-A", f"{STAGE}/{job}"]).stdout == "", "it was used"
     assert "stage" not in (world.directory_of(job) / "status.json").read_text()
     world.end(job)
-    world.wait_for(lambda: not node.run(["ls", "-A", StagedWorld.stage]).stdout, "it goes with it")
+    world.wait_for(lambda: not node.run(["ls", "-A", STAGE]).stdout, "it goes with it")
     gone(world, job)
 
 
