@@ -59,9 +59,17 @@ def options() -> tuple[str, ...]:
     return tuple(f'{key} "{value}";' for key, value in pairs if value)
 
 
-def bootstrap(debian: str, tree: Path, wanted: Sequence[str], further: Sequence[str] = ()) -> None:
-    """A new Debian with these packages in the directory ``tree``; as root. It starts no service."""
+def bootstrap(
+    debian: str, tree: Path, wanted: Sequence[str], further: Sequence[str] = (),
+    first: str = "",
+) -> None:  # fmt: skip
+    """A new Debian with these packages in the directory ``tree``; as root. It starts no service.
+
+    ``first``: a shell command before the packages are there, with the tree as its ``$1``.
+    """
     settings = [f"--aptopt={option}" for option in (*options(), 'Acquire::Languages "none";')]
+    if first:
+        settings.append(f"--essential-hook={first}")
     lines = [*sources(debian, host_release()), *further]
     run(
         ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",

@@ -32,7 +32,7 @@ terminal_input serial console
 terminal_output serial console
 set timeout=0
 menuentry Debian {{
-  linux /vmlinuz root=UUID={uuid} ro net.ifnames=0 console=tty0 console=ttyS0,115200
+  linux /vmlinuz root=UUID={uuid} ro quiet net.ifnames=0 console=tty0 console=ttyS0,115200
   initrd /initrd.img
 }}
 """

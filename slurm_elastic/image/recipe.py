@@ -18,8 +18,8 @@ LOGIN = "debian"
 SLURM = ("slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _BASE = ("python3", "ca-certificates", "iproute2", "procps", "nftables", "sudo")
 _BOOTED = (
-    "linux-image-cloud-amd64", "initramfs-tools", "init", "systemd-sysv", "udev", "dbus", "kmod",
-    "cloud-init", "cloud-guest-utils", "openssh-server", "netplan.io", "systemd-resolved",
+    "linux-image-cloud-amd64", "initramfs-tools", "zstd", "init", "systemd-sysv", "udev", "dbus",
+    "kmod", "cloud-init", "cloud-guest-utils", "openssh-server", "netplan.io", "systemd-resolved",
     "systemd-timesyncd", "e2fsprogs", "libnss-myhostname",
 )  # fmt: skip
 """What a machine has that boots, and a container has not."""

@@ -8,7 +8,9 @@ the boot would wait for them. Joining (programs/join.sh) starts both.
 from __future__ import annotations
 
 import grp
+import os
 import pwd
+import shlex
 import shutil
 from pathlib import Path
 
@@ -50,13 +52,32 @@ apt: {preserve_sources_list: true}
 """
 
 
+_NEEDLESS = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
+             "e2scrub_all.timer", "systemd-pstore.service", "systemd-repart.service")  # fmt: skip
+"""Units of systemd that only take a compute node's time: it is replaced, not upgraded."""
+_INITRD_HOOK = "/etc/initramfs-tools/hooks/slurm-elastic"
+_INITRD = """\
+#!/bin/sh
+# The root is ext4 on a disk of the machine: other file systems, and what reaches one by a network,
+# would only be unpacked at each boot. See initramfs-tools(7).
+[ "$1" != prereqs ] || exit 0
+cd "$DESTDIR/lib/modules/$version/kernel" || exit 0
+rm -rf drivers/infiniband drivers/md drivers/net drivers/block/drbd drivers/block/rbd.ko* \\
+  net/ceph net/sunrpc fs/btrfs fs/f2fs fs/jfs fs/lockd fs/netfs fs/nfs fs/nfs_common \\
+  fs/reiserfs fs/xfs
+"""
+
+
 def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: bool) -> str:
     """The whole tree in the new directory ``tree``; the release of Slurm that it has (24.11.5).
 
     SlurmElasticError where that is not a ``slurm`` (24.11).
     """
     wanted = packages(recipe, debian, booted=booted)
-    apt.bootstrap(debian, tree, wanted, recipe.sources)
+    hook = tree.with_name("initrd")
+    hook.write_text(_INITRD, encoding="utf-8")
+    first = f'install -D -m 755 {shlex.quote(str(hook))} "$1{_INITRD_HOOK}"' if booted else ""
+    apt.bootstrap(debian, tree, wanted, recipe.sources, first)
     found = slurm_in(tree)
     if slurm is not None and not found.startswith(f"{slurm}."):
         raise SlurmElasticError(
@@ -66,6 +87,7 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
     _lay_over(recipe, tree)
     _copy_users(recipe.users, tree)
     if booted:
+        _mask(tree)
         _add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
@@ -113,6 +135,14 @@ def _lay_over(recipe: Recipe, tree: Path) -> None:
         (tree / "etc" / "fstab").write_text("".join(f"{line}\n" for line in recipe.mounts))
         for line in recipe.mounts:
             (tree / line.split()[1].lstrip("/")).mkdir(parents=True, exist_ok=True)
+
+
+def _mask(tree: Path) -> None:
+    """The site's own file of such a name stays, and its ``run`` may unmask the unit."""
+    for unit in _NEEDLESS:
+        place = tree / "etc" / "systemd" / "system" / unit
+        if not os.path.lexists(place):
+            place.symlink_to("/dev/null")
 
 
 def _copy_users(names: tuple[str, ...], tree: Path) -> None:

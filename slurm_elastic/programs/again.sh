@@ -15,18 +15,28 @@ cloud=/var/lib/cloud
 units=/etc/systemd/system
 join=$cloud/scripts/per-boot/slurm-elastic-join
 
+# The line of a file. A boot waits for this program: it starts few others.
+line() {
+  text=
+  read -r text <"$1" || [ -n "$text" ] || return
+  echo "$text"
+}
+
 # Another machine that is made of this one's disk differs in one of these.
 machine() {
-  cat /sys/class/dmi/id/product_uuid /etc/machine-id "$cloud/data/instance-id" || return
-  cat /sys/class/dmi/id/product_serial /sys/class/dmi/id/board_asset_tag 2>/dev/null
+  line /sys/class/dmi/id/product_uuid && line /etc/machine-id && line "$cloud/data/instance-id" ||
+    return
+  for told in product_serial board_asset_tag; do
+    [ ! -r "/sys/class/dmi/id/$told" ] || line "/sys/class/dmi/id/$told"
+  done
   for card in /sys/class/net/*/device; do
-    [ ! -e "$card" ] || cat "${card%device}address" || return
+    [ ! -e "$card" ] || line "${card%device}address" || return
   done | sort
   for drive in /dev/disk/by-label/CONTEXT /dev/disk/by-label/config-2 /dev/disk/by-label/[cC][iI]*; do
     [ ! -e "$drive" ] || head -c 4194304 "$drive" | sha256sum || return
   done
   for disk in /sys/block/*/device; do
-    [ ! -e "$disk" ] || cat "${disk%device}size" || return
+    [ ! -e "$disk" ] || line "${disk%device}size" || return
   done
 }
 
@@ -69,7 +79,7 @@ END
 Description=slurm-elastic: join without cloud-init
 ConditionPathExists=$mark
 Wants=network-online.target
-After=network-online.target
+After=network.target
 FailureAction=reboot
 [Service]
 Type=oneshot
@@ -92,6 +102,12 @@ END
     cloud-final; do
     mkdir -p "$units/$stage.service.d"
     printf '[Unit]\nConditionPathExists=!%s\n' "$mark" >"$units/$stage.service.d/slurm-elastic.conf"
+  done
+  # Nobody logs in before slurmd runs, which has the processor first.
+  for login in ssh sshd systemd-logind getty@ serial-getty@; do
+    mkdir -p "$units/$login.service.d"
+    printf '[Unit]\nAfter=slurm-elastic-join.service\n' \
+      >"$units/$login.service.d/slurm-elastic.conf"
   done
   mkdir -p "$units/sysinit.target.wants" "$units/multi-user.target.wants"
   ln -sf ../slurm-elastic-again.service "$units/sysinit.target.wants/"

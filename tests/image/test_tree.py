@@ -73,6 +73,16 @@ def test_a_number_that_somebody_else_has_in_the_image_is_refused(
         tree._copy_users(("alice",), place)
 
 
+def test_units_without_use_on_a_node_are_masked_but_not_the_sites_own(place: Path) -> None:
+    units = place / "etc/systemd/system"
+    units.mkdir(parents=True)
+    (units / "apt-daily.timer").write_text("the site's")
+    tree._mask(place)
+    tree._mask(place)
+    assert (units / "apt-daily.timer").read_text() == "the site's"
+    assert (units / "apt-daily-upgrade.timer").readlink() == Path("/dev/null")
+
+
 def test_the_login_is_a_user_of_the_system_whose_home_is_not_below_home(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,3 +246,5 @@ def test_its_units_are_sound_and_leave_cloud_init_alone_without_the_mark(machine
     looks = (units / "sysinit.target.wants/slurm-elastic-again.service").read_text()
     assert "ConditionVirtualization=vm\n" in looks, "containers of a host share what it is known by"
     assert (units / "slurm-elastic-keep.service").exists()
+    login = (units / "ssh.service.d/slurm-elastic.conf").read_text()
+    assert login == "[Unit]\nAfter=slurm-elastic-join.service\n", "slurmd has the processor first"
