@@ -10,7 +10,7 @@ from functools import partial
 
 from slurm_elastic.ckptman import migration, nodes
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
-from slurm_elastic.ckptman.executor import KeyedExecutor, Order
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
@@ -73,10 +73,11 @@ class Acts:
     def _begin(self, plans: Sequence[Plan], seen: Snapshot) -> list[Migration]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self._site
+        # A save that is under way for a job ends first; nothing else begins on its nodes meanwhile.
         moves = [
             migration.planned(site, p)
             for p in plans
-            if p.kind == MOVE and not self.crew.busy(p.facts.run.job)
+            if p.kind == MOVE and self.crew.make_way(p.facts.run.job) in (None, Kind.PERIODIC)
         ]
         if moves:
             site.state.put(*moves)
@@ -92,7 +93,7 @@ class Acts:
     def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:
         """One step of each migration that is not at work."""
         for row in sorted(standing, key=_urgency):
-            if self.crew.busy(row.run.job):
+            if self.crew.make_way(row.run.job) is not None:
                 continue
             # A look begins before the work of the last one ends: its view may be the older one.
             one = self._site.state.open_migration(row.run.job, row.run.attempt)

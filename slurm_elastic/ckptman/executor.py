@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class KeyedExecutor:
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._busy: set[int] = set()
+        self._busy: dict[int, Kind] = {}
         sizes = {Kind.URGENT: size, Kind.PERIODIC: max(size // 2, 1), Kind.REMOVAL: 1}
         self._lanes = {
             kind: _Lane(kind.name.lower(), most, self._lock, self._do)
@@ -42,16 +43,19 @@ class KeyedExecutor:
         }
 
     def submit(
-        self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT
-    ) -> bool:
-        """Have ``work`` done for that job; False where something waits or runs for it already."""
+        self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT,
+        forgotten: Callable[[], object] = lambda: None,
+    ) -> bool:  # fmt: skip
+        """Have ``work`` done for that job; False where something waits or runs for it already.
+        ``forgotten`` is called where it makes way before it has begun.
+        """
         lane = self._lanes[kind]
         with self._lock:
             if job in self._busy or lane.closed:
                 return False
-            self._busy.add(job)
+            self._busy[job] = kind
             if self._size:
-                lane.put(job, order, work)
+                lane.put(job, order, _Work(work, forgotten))
                 return True
         self._do(job, work)
         return True
@@ -60,6 +64,18 @@ class KeyedExecutor:
         """Whether something waits or runs for that job."""
         with self._lock:
             return job in self._busy
+
+    def make_way(self, job: int) -> Kind | None:
+        """For what has a deadline: a periodic save of that job is forgotten unless it has begun.
+        The kind of work that is still under way for the job; None where there is none.
+        """
+        with self._lock:
+            work = self._lanes[Kind.PERIODIC].take_out(job)
+            if work is None:
+                return self._busy.get(job)
+            del self._busy[job]
+        work.forgotten()
+        return None
 
     def close(self) -> None:
         """Forget what waits, and wait for what runs."""
@@ -75,7 +91,14 @@ class KeyedExecutor:
             log.exception("work fails in an unknown way job=%d", job)
         finally:
             with self._lock:
-                self._busy.discard(job)
+                self._busy.pop(job, None)
+
+
+class _Work(NamedTuple):
+    """A piece of work, and what is called where it is never done."""
+
+    do: Callable[[], object]
+    forgotten: Callable[[], object]
 
 
 class _Lane:
@@ -90,13 +113,13 @@ class _Lane:
     ) -> None:
         self._name, self._size, self._do = name, size, do
         self._wake = threading.Condition(lock)
-        self._waiting: list[tuple[Order, int, int, Callable[[], object]]] = []
+        self._waiting: list[tuple[Order, int, int, _Work]] = []
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self.closed = False
 
-    def put(self, job: int, order: Order, work: Callable[[], object]) -> None:
+    def put(self, job: int, order: Order, work: _Work) -> None:
         """The caller holds the lock."""
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         if self._idle < len(self._waiting) and len(self._threads) < self._size:
@@ -105,6 +128,15 @@ class _Lane:
             self._threads.append(thread)
             thread.start()
         self._wake.notify()
+
+    def take_out(self, job: int) -> _Work | None:
+        """The work that waits for that job, which then does not; the caller holds the lock."""
+        for at, (_, _, whose, work) in enumerate(self._waiting):
+            if whose == job:
+                del self._waiting[at]
+                heapq.heapify(self._waiting)
+                return work
+        return None
 
     def close(self) -> None:
         """Forget what waits."""
@@ -128,4 +160,4 @@ class _Lane:
                 if not self._waiting:
                     return
                 _, _, job, work = heapq.heappop(self._waiting)
-            self._do(job, work)
+            self._do(job, work.do)

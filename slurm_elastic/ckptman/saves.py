@@ -90,7 +90,16 @@ class Saves:
             plan = Plan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
             self._expected[number] = dump_seconds(seen, number)
             self.orders.begun(asked)
-            crew.submit(number, (0.0, 0.0), partial(self._asked, asked, plan), kind=Kind.PERIODIC)
+            crew.submit(
+                number, (0.0, 0.0), partial(self._asked, asked, plan), kind=Kind.PERIODIC,
+                forgotten=partial(self._forgotten, asked),
+            )  # fmt: skip
+
+    def _forgotten(self, asked: Asked) -> None:
+        number = asked.order.job if isinstance(asked.order, SaveOrder) else 0
+        why = "it is on its way to other nodes, and saved for that"
+        self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
+        self.orders.carried(asked)
 
     def _asked(self, asked: Asked, plan: Plan) -> None:
         try:

@@ -79,6 +79,28 @@ def test_one_piece_of_work_a_job_whatever_its_kind(bench: Bench) -> None:
     bench.go.set()
 
 
+def test_a_periodic_save_that_waits_makes_way_and_one_that_runs_does_not(bench: Bench) -> None:
+    most = max(bench.size // 2, 1)  # type: ignore[attr-defined]
+    for job in range(most):
+        assert bench.submit(job, NEVER, Kind.PERIODIC)
+    bench.wait(most)
+    forgotten: list[int] = []
+    for job in (20, 21):
+        bench.crew.submit(
+            job, (NEVER, 0.0), lambda j=job: bench.lasting(j), kind=Kind.PERIODIC,  # type: ignore[misc]
+            forgotten=lambda j=job: forgotten.append(j),  # type: ignore[misc]
+        )  # fmt: skip
+    assert bench.crew.make_way(20) is None
+    assert forgotten == [20]
+    assert bench.submit(20, 0.0)
+    assert bench.crew.make_way(0) is Kind.PERIODIC
+    assert bench.crew.make_way(20) is Kind.URGENT
+    assert bench.crew.make_way(22) is None
+    bench.wait(most + 1)
+    bench.go.set()
+    assert sorted(bench.wait(most + 2)) == [*range(most), 20, 21]
+
+
 def test_the_most_urgent_is_taken_first() -> None:
     bench = Bench(1)
     bench.submit(1, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.decide import NEVER
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.journal import lost_node_seconds
 from slurm_elastic.ckptman.migration import MOST_HELP
@@ -687,16 +689,51 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
     assert world.state.images() == ()
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_no_move_waits_for_periodic_saves(world: CkptWorld, *, begun: bool) -> None:
+    """One that waits for its turn is forgotten. One that runs ends first, on a node on which
+    nothing else begins any more.
+    """
+    node = world.runs(7).nodes[0]
+    assert world.service is not None
+    crew = world.service.acts.crew = KeyedExecutor(2)
+    runs, go, periodic = threading.Event(), threading.Event(), threading.Event()
+
+    def lasts() -> None:
+        runs.set()
+        go.wait(patience(60))
+
+    crew.submit(7 if begun else 99, (NEVER, 0.0), lasts, kind=Kind.PERIODIC)
+    if not begun:
+        crew.submit(7, (NEVER, 0.0), periodic.set, kind=Kind.PERIODIC)
+    assert runs.wait(patience(60))
+    world.interrupt(node)
+    for one in world.pollers:
+        one.poll()
+    world.service._guarded_tick()
+    assert world.state.open_migration(7, 0) is not None
+    assert "DRAIN" in world.slurm.nodes()[node].states
+    assert crew.busy(7)
+    until = time.monotonic() + patience(60)
+    while not begun and ("checkpoint", 7) not in world.saver.calls and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (("checkpoint", 7) in world.saver.calls) is not begun
+    go.set()
+    crew.close()
+    assert not periodic.is_set()
+
+
 def test_images_of_a_job_that_was_requeued_before_their_turn_came_stay(world: CkptWorld) -> None:
     """By its user, or an administrator: it goes on from them."""
 
     class Later(KeyedExecutor):
         def submit(
-            self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT
-        ) -> bool:
+            self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT,
+            forgotten: Callable[[], object] = lambda: None,
+        ) -> bool:  # fmt: skip
             if kind is Kind.REMOVAL:
                 world.slurm.set_job(7, "PENDING", nodes=(), restarts=1)
-            return super().submit(job, order, work, kind=kind)
+            return super().submit(job, order, work, kind=kind, forgotten=forgotten)
 
     world.runs(7)
     world.save_before(7)

@@ -4,11 +4,15 @@ let go again.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import patience
 
+from slurm_elastic.ckptman.decide import NEVER
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptstate.orders import SaveOrder, WithdrawOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -207,13 +211,39 @@ def test_a_job_that_is_busy_is_saved_after_that(world: CkptWorld) -> None:
     world.runs(7)
     assert world.service is not None
     crew = world.service.acts.crew
-    crew._busy.add(7)
+    crew._busy[7] = Kind.URGENT
     world.order("save", job=7)
     world.advance(10)
     assert world.state.images(7) == ()
-    crew._busy.discard(7)
+    crew._busy.pop(7)
     world.advance(10)
     assert len(world.state.images(7)) == 1
+    assert files(world) == []
+
+
+def test_a_save_that_is_asked_for_and_waits_makes_way_for_a_move(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    assert world.service is not None
+    crew = world.service.acts.crew = KeyedExecutor(2)
+    runs, go = threading.Event(), threading.Event()
+
+    def lasts() -> None:
+        runs.set()
+        go.wait(patience(60))
+
+    crew.submit(99, (NEVER, 0.0), lasts, kind=Kind.PERIODIC)
+    assert runs.wait(patience(60))
+    world.order("save", job=7)
+    for _ in range(2):
+        poll(world)
+        world.service._guarded_tick()
+        world.now += 6
+        world.interrupt(node)
+    go.set()
+    crew.close()
+    assert world.state.open_migration(7, 0) is not None
+    assert world.told(7).count("ckpt-refused") == 1
+    poll(world)
     assert files(world) == []
 
 
