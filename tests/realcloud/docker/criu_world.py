@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Location
+from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.launcher import PROGRAM
 from slurm_elastic.slurm.submit_filter import render
@@ -282,11 +284,17 @@ class CriuWorld(ContainerWorld):
         return lost
 
     def hurry(self, job: int) -> None:
-        """Take the wait for BeginTime off a requeued job, and see it run."""
+        """Take the wait for BeginTime off a requeued job, and see it run.
+
+        Not at once: slurmd refuses a job whose requeue is not a second old (policies/requeue.py).
+        """
+        pending: list[float] = []
 
         def runs() -> bool:
             state = self.job(job).get("JobState", "")
             if state == "PENDING":
+                pending.append(time.monotonic())
+            if state == "PENDING" and pending[-1] - pending[0] >= SETTLING:
                 words = ("scontrol", "update", f"jobid={self.name(job)}", "starttime=now")
                 self.slurm(*words, user="slurm", check=False)
             return state in ("RUNNING", "COMPLETED", "FAILED")
