@@ -21,6 +21,7 @@ from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.recipe import LOGIN, Recipe, packages
 from slurm_elastic.slurm.launcher import PROGRAM as ROOT_PART
 
+_SYSTEMD = Path("etc/systemd")
 _WANTS = "etc/systemd/system/multi-user.target.wants"
 _OF_ONE_MACHINE = (
     "etc/ssh/ssh_host_*", "etc/munge/munge.key", "var/lib/dbus/machine-id",
@@ -53,18 +54,50 @@ apt: {preserve_sources_list: true}
 
 
 _NEEDLESS = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
-             "e2scrub_all.timer", "systemd-pstore.service", "systemd-repart.service")  # fmt: skip
-"""Units of systemd that only take a compute node's time: it is replaced, not upgraded."""
+             "e2scrub_all.timer", "modprobe@drm.service", "systemd-pstore.service",
+             "systemd-repart.service")  # fmt: skip
+"""Units of systemd that only take a compute node's time: it is replaced, not upgraded, and has no
+screen.
+"""
+_GENERATORS = {
+    "gpt-auto": "", "hibernate-resume": "", "run": "", "system-update": "",
+    "cryptsetup": "crypttab", "integritysetup": "integritytab", "veritysetup": "veritytab",
+}  # fmt: skip
+"""Generators of systemd without which a node boots, unless /etc has the table that one reads; see
+systemd.generator(7).
+"""
+_COLDPLUG = "systemd-udev-trigger.service"
+_PLUGGED = """\
+# At boot udev goes through all devices, drivers and modules. Only devices have rules; of them these
+# need none, nor a driver, and a large machine has thousands. Virtual consoles are left out, too.
+[Service]
+ExecStart=
+ExecStart={line} {without}
+ExecStart=-udevadm trigger --action=add --subsystem-match=tty {terminals}
+"""
+_WITHOUT = " ".join(
+    f"--subsystem-nomatch={name}"
+    for name in ("tty", "vc", "memory", "wakeup", "workqueue", "event_source", "clockevents",
+                 "clocksource", "bdi")
+)  # fmt: skip
 _INITRD_HOOK = "/etc/initramfs-tools/hooks/slurm-elastic"
 _INITRD = """\
 #!/bin/sh
 # The root is ext4 on a disk of the machine: other file systems, and what reaches one by a network,
-# would only be unpacked at each boot. See initramfs-tools(7).
+# would only be unpacked at each boot. The network cards of virtual machines stay: programs/again.sh
+# knows the machine by them before udev has looked for anything. See initramfs-tools(7).
 [ "$1" != prereqs ] || exit 0
 cd "$DESTDIR/lib/modules/$version/kernel" || exit 0
-rm -rf drivers/infiniband drivers/md drivers/net drivers/block/drbd drivers/block/rbd.ko* \\
-  net/ceph net/sunrpc fs/btrfs fs/f2fs fs/jfs fs/lockd fs/netfs fs/nfs fs/nfs_common \\
+rm -rf drivers/infiniband drivers/md drivers/block/drbd drivers/block/rbd.ko* \
+  net/ceph net/sunrpc fs/btrfs fs/f2fs fs/jfs fs/lockd fs/netfs fs/nfs fs/nfs_common \
   fs/reiserfs fs/xfs
+[ ! -d drivers/net ] || find drivers/net -name '*.ko*' ! -name 'virtio_net.ko*' \
+  ! -name 'net_failover.ko*' ! -name 'ena.ko*' ! -name 'gve.ko*' ! -name 'hv_netvsc.ko*' \
+  ! -name 'xen-netfront.ko*' ! -name 'vmxnet3.ko*' ! -name 'ixgbevf.ko*' ! -name 'e1000*.ko*' \
+  ! -name '8139cp.ko*' ! -name 'mii.ko*' -delete
+# udev looks for the disk here; for all else once the root is there.
+udev=$DESTDIR/scripts/init-top/udev
+[ ! -e "$udev" ] || sed -i '/udevadm trigger .*--type=devices/s/$/ @WITHOUT@/' "$udev"
 """
 
 
@@ -75,7 +108,7 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
     """
     wanted = packages(recipe, debian, booted=booted)
     hook = tree.with_name("initrd")
-    hook.write_text(_INITRD, encoding="utf-8")
+    hook.write_text(_INITRD.replace("@WITHOUT@", _WITHOUT), encoding="utf-8")
     first = f'install -D -m 755 {shlex.quote(str(hook))} "$1{_INITRD_HOOK}"' if booted else ""
     apt.bootstrap(debian, tree, wanted, recipe.sources, first)
     found = slurm_in(tree)
@@ -88,10 +121,14 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
     _copy_users(recipe.users, tree)
     if booted:
         _mask(tree)
+        _plug_less(tree)
+        _name_once(tree)
         _add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
     _run_additions(recipe, tree)
+    if booted:
+        _settle(tree)
     _clean(recipe, tree)
     return found
 
@@ -139,10 +176,30 @@ def _lay_over(recipe: Recipe, tree: Path) -> None:
 
 def _mask(tree: Path) -> None:
     """The site's own file of such a name stays, and its ``run`` may unmask the unit."""
-    for unit in _NEEDLESS:
-        place = tree / "etc" / "systemd" / "system" / unit
+    places = [_SYSTEMD / "system" / unit for unit in _NEEDLESS]
+    places += [_generator(name) for name in _GENERATORS]
+    for place in (tree / path for path in places):
+        place.parent.mkdir(exist_ok=True)
         if not os.path.lexists(place):
             place.symlink_to("/dev/null")
+
+
+def _generator(name: str) -> Path:
+    return _SYSTEMD / "system-generators" / f"systemd-{name}-generator"
+
+
+def _plug_less(tree: Path) -> None:
+    """The release's own line, with less for it to do."""
+    unit = tree / "usr" / "lib" / "systemd" / "system" / _COLDPLUG
+    lines = [x for x in unit.read_text(encoding="utf-8").splitlines() if "udevadm trigger" in x]
+    if len(lines) != 1:  # a release that does it otherwise does all of it
+        return
+    line = lines[0].removeprefix("ExecStart=").replace("--type=all", "--type=devices")
+    place = tree / _SYSTEMD / "system" / f"{_COLDPLUG}.d" / "slurm-elastic.conf"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    terminals = "--sysname-match=tty[A-Z]* --sysname-match=[!t]*"
+    text = _PLUGGED.format(line=line, without=_WITHOUT, terminals=terminals)
+    place.write_text(text, encoding="utf-8")
 
 
 def _copy_users(names: tuple[str, ...], tree: Path) -> None:
@@ -221,6 +278,26 @@ def _run_additions(recipe: Recipe, tree: Path) -> None:
     if recipe.ansible:
         words = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
         run([*words, recipe.ansible], HOME="/root")
+
+
+def _name_once(tree: Path) -> None:
+    """Its host name is told by cloud-init and by joining; DHCP's has a service start at each boot.
+    The network is as cloud-init has netplan write it.
+    """
+    place = tree / _SYSTEMD / "network" / "10-netplan-eth0.network.d" / "slurm-elastic.conf"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("[DHCPv4]\nUseHostname=false\n", encoding="utf-8")
+
+
+def _settle(tree: Path) -> None:
+    """Does what a first boot would do for the packages and the site's additions."""
+    for name, table in _GENERATORS.items():
+        link = tree / _generator(name)
+        if table and (tree / "etc" / table).exists() and link.is_symlink():
+            link.unlink()
+    apt.in_tree(tree, "systemd-sysusers")
+    for place in ("etc", "var"):  # later than /usr: see ConditionNeedsUpdate in systemd.unit(5)
+        (tree / place / ".updated").touch()
 
 
 def _clean(recipe: Recipe, tree: Path) -> None:

@@ -2,7 +2,8 @@
 # slurm-elastic: later boots of this very machine do without cloud-init, which has nothing to do
 # there any more. `install`, when it joins: units. `keep`, once slurmd runs and cloud-init is done:
 # write down which machine this is. `boot`, before cloud-init would begin: where it is that machine
-# still, mark this boot as one without cloud-init, and restore what the provider's part has told.
+# still, mark this boot as one without cloud-init, and restore what the provider's part has told;
+# else find out of which cloud it is, which cloud-init's generator has left to it.
 # `online`, before it joins then: wait for an address.
 # In all doubt, and after a boot that did not come as far as `keep`, cloud-init runs as ever.
 set -u
@@ -13,6 +14,9 @@ place=/var/lib/slurm-elastic-node
 record=$place/machine
 cloud=/var/lib/cloud
 units=/etc/systemd/system
+generator=systemd/system-generators/cloud-init-generator
+identify=/usr/lib/cloud-init/ds-identify
+identified=/run/cloud-init/.ds-identify.result
 join=$cloud/scripts/per-boot/slurm-elastic-join
 
 # The line of a file. A boot waits for this program: it starts few others.
@@ -104,7 +108,7 @@ END
     printf '[Unit]\nConditionPathExists=!%s\n' "$mark" >"$units/$stage.service.d/slurm-elastic.conf"
   done
   # Nobody logs in before slurmd runs, which has the processor first.
-  for login in ssh sshd systemd-logind getty@ serial-getty@; do
+  for login in ssh sshd systemd-logind systemd-user-sessions getty@ serial-getty@; do
     mkdir -p "$units/$login.service.d"
     printf '[Unit]\nAfter=slurm-elastic-join.service\n' \
       >"$units/$login.service.d/slurm-elastic.conf"
@@ -112,6 +116,21 @@ END
   mkdir -p "$units/sysinit.target.wants" "$units/multi-user.target.wants"
   ln -sf ../slurm-elastic-again.service "$units/sysinit.target.wants/"
   ln -sf ../slurm-elastic-join.service "$units/multi-user.target.wants/"
+}
+
+# systemd waits for its generators, and cloud-init's looks for the cloud (ds-identify) for a second.
+install_generator() {
+  [ -x "/usr/lib/$generator" ] && [ -x "$identify" ] || return 0
+  mkdir -p "/etc/${generator%/*}"
+  cat >"/etc/$generator" <<END
+#!/bin/sh
+# slurm-elastic: see $place/again
+[ -e $record ] || exec /usr/lib/$generator "\$@"
+mkdir -p "\$2/multi-user.target.wants" /run/cloud-init
+: >/run/cloud-init/enabled
+exec ln -sf /lib/systemd/system/cloud-init.target "\$2/multi-user.target.wants/"
+END
+  chmod 755 "/etc/$generator"
 }
 
 keep() {
@@ -151,8 +170,12 @@ online() {
 }
 
 case $1 in
-  install) [ -e "$mark" ] || install_units ;;
+  install) [ -e "$mark" ] || { install_units && install_generator; } ;;
   keep) keep || echo "slurm-elastic: this machine is not written down" ;;
   online) online ;;
-  boot) boot || echo "slurm-elastic: cloud-init runs at this boot" ;;
+  boot)
+    boot && exit
+    echo "slurm-elastic: cloud-init runs at this boot"
+    [ -e "$identified" ] || [ ! -x "$identify" ] || "$identify" || :
+    ;;
 esac

@@ -8,7 +8,8 @@ dir=/run/slurm-elastic
 mkdir -p "$dir" /etc/slurm
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
-node=$(cat "$dir/node") || exit 1
+node=
+read -r node <"$dir/node" || [ -n "$node" ] || exit 1
 max_age= generation= stopped=
 . "$dir/launch"
 # cloud-init runs a script of user data once in a machine's life; this is for its next boots.
@@ -48,14 +49,18 @@ if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
     tee /dev/console >&2
 fi
+# Whether a file has more than an empty line. A boot waits for this program: it starts few others.
+filled() {
+  read -r first <"$1" && [ -n "$first" ]
+}
 # The tunnel to the head, where there is one; slurmd starts when it is up. It begins before what may take seconds.
-cat >"$dir/tunnel.py" <<'SLURM_ELASTIC_TUNNEL'
-@{tunnel}
-SLURM_ELASTIC_TUNNEL
 cat >"$dir/tunnel.json" <<'SLURM_ELASTIC_TUNNEL'
 @{tunnel_settings}
 SLURM_ELASTIC_TUNNEL
-if [ "$(wc -c <"$dir/tunnel.json")" -gt 1 ]; then
+if filled "$dir/tunnel.json"; then
+  cat >"$dir/tunnel.py" <<'SLURM_ELASTIC_TUNNEL'
+@{tunnel}
+SLURM_ELASTIC_TUNNEL
   set -- /usr/bin/env python3 -I "$dir/tunnel.py" "$dir/tunnel.json" "$dir/launch"
   if [ -d /run/systemd/system ]; then
     systemd-run --quiet --unit=slurm-elastic-tunnel --property=Restart=always \
@@ -66,7 +71,8 @@ if [ "$(wc -c <"$dir/tunnel.json")" -gt 1 ]; then
 fi
 
 # hostnamectl has a service start: only where the name is another.
-[ "$(uname -n)" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
+read -r name </proc/sys/kernel/hostname
+[ "$name" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 # sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
   set -- $(hostname -I)
@@ -85,18 +91,14 @@ key_mark=@{key_mark}
 check=@{check}
 check_timeout=@{check_timeout}
 SLURM_ELASTIC_SETTINGS
-cat >>"$dir/agent" <<END
-node=$node
-max_age=$max_age
-generation=$generation
-start_command=/bin/sh $dir/start
-END
+printf '%s=%s\n' node "$node" max_age "$max_age" generation "$generation" \
+  start_command "/bin/sh $dir/start" >>"$dir/agent"
 
 # The site's Epilog runs this where it is there.
 cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 @{wipe}
 SLURM_ELASTIC_WIPE
-[ "$(wc -c <"$dir/wipe")" -lt 2 ] || install -m 755 "$dir/wipe" /usr/local/sbin/slurm-elastic-wipe
+! filled "$dir/wipe" || install -m 755 "$dir/wipe" /usr/local/sbin/slurm-elastic-wipe
 
 # By this, later boots of a machine that may be stopped do without cloud-init.
 cat >"$dir/again.sh" <<'SLURM_ELASTIC_AGAIN'
@@ -122,7 +124,7 @@ if [ -d /run/systemd/system ]; then
   printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
     >"$drop_in/slurm-elastic.conf"
   joined=
-  if [ -n "$stopped" ] && [ -e "$again/slurm-elastic-join" ] && [ "$(wc -c <"$dir/again.sh")" -gt 1 ]; then
+  if [ -n "$stopped" ] && [ -e "$again/slurm-elastic-join" ] && filled "$dir/again.sh"; then
     sh "$dir/again.sh" install && joined="&& systemctl --no-block start slurm-elastic-keep.service"
   fi
   # A reload has all generators run again; a slurmd that systemd has not looked at needs none.

@@ -83,6 +83,55 @@ def test_units_without_use_on_a_node_are_masked_but_not_the_sites_own(place: Pat
     assert (units / "apt-daily-upgrade.timer").readlink() == Path("/dev/null")
 
 
+def _settled(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    asked: list[str] = []
+    monkeypatch.setattr(apt, "in_tree", lambda _, command: asked.append(command))
+    for name in ("etc", "var"):
+        (place / name).mkdir(exist_ok=True)
+    tree._settle(place)
+    return asked
+
+
+def test_generators_without_use_are_masked_unless_the_site_has_their_table(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "etc/systemd/system").mkdir(parents=True)
+    tree._mask(place)
+    (place / "etc/crypttab").write_text("scratch /dev/vdb /dev/urandom\n")
+    _settled(place, monkeypatch)
+    masked = {one.name for one in (place / "etc/systemd/system-generators").iterdir()}
+    assert "systemd-cryptsetup-generator" not in masked
+    assert {"systemd-gpt-auto-generator", "systemd-veritysetup-generator"} <= masked
+
+
+def test_the_sites_users_are_made_in_the_image_and_not_looked_for_at_each_boot(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _settled(place, monkeypatch) == ["systemd-sysusers"]
+    assert (place / "etc/.updated").is_file()
+    assert (place / "var/.updated").is_file()
+
+
+def test_udev_goes_through_fewer_devices_by_the_releases_own_line(place: Path) -> None:
+    unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=-udevadm trigger --type=all --action=add --new=option\n")
+    tree._plug_less(place)
+    text = (place / "etc/systemd/system" / f"{unit.name}.d/slurm-elastic.conf").read_text()
+    first, second = (x for x in text.splitlines() if x.startswith("ExecStart=-"))
+    assert first.startswith("ExecStart=-udevadm trigger --type=devices --action=add --new=option ")
+    assert "--subsystem-nomatch=tty " in first
+    assert "--subsystem-match=tty" in second
+
+
+def test_udev_goes_through_all_devices_of_a_release_that_does_it_otherwise(place: Path) -> None:
+    unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=udevadm trigger a\nExecStart=udevadm trigger b\n")
+    tree._plug_less(place)
+    assert not (place / "etc/systemd/system" / f"{unit.name}.d").exists()
+
+
 def test_the_login_is_a_user_of_the_system_whose_home_is_not_below_home(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ FILES = {
     "run/slurm-elastic/node": "pub7\n",
     "run/slurm-elastic/launch": "node=pub7\nstopped=yes\n",
 }
-PLACES = ("/sys/", "/etc/", "/run/", "/var/lib/", "/dev/disk/")
+PLACES = ("/sys/", "/etc/", "/run/", "/var/lib/", "/dev/disk/", "/usr/lib/")
 
 
 class Machine:
@@ -96,6 +96,53 @@ def test_the_same_machine_boots_without_cloud_init_and_knows_its_node(machine: M
     assert (run / "slurm-elastic/node").read_text() == "pub7\n"
     assert (run / "slurm-elastic/launch").read_text() == FILES["run/slurm-elastic/launch"]
     assert (run / "cloud-init/disabled").exists(), "who waits for cloud-init waits for nothing"
+
+
+GENERATOR = "systemd/system-generators/cloud-init-generator"
+IDENTIFY = "usr/lib/cloud-init/ds-identify"
+
+
+@pytest.fixture
+def generated(machine: Machine) -> Machine:
+    """With cloud-init's generator, which runs its search for the cloud: both log that they ran."""
+    for name, word in ((f"usr/lib/{GENERATOR}", "generator"), (IDENTIFY, "identify")):
+        machine.write(name, f'#!/bin/sh\necho "{word} $*" >>{machine.root}/log\n')
+        (machine.root / name).chmod(0o755)
+    machine.do("install", machine.root / "run/slurm-elastic/again.sh")
+    return machine
+
+
+def _boots(machine: Machine) -> tuple[bool, str]:
+    """Whether cloud-init is left out at a boot with systemd's generators; which programs ran."""
+    early = machine.root / "early"
+    words = [str(machine.root / "etc" / GENERATOR), "normal", str(early), "late"]
+    (machine.root / "log").write_text("")
+    subprocess.run(words, check=True, timeout=patience(60))
+    wanted = early / "multi-user.target.wants/cloud-init.target"
+    ran = (machine.root / "log").read_text()
+    assert wanted.is_symlink() != (ran == f"generator normal {early} late\n")
+    wanted.unlink(missing_ok=True)
+    without = machine.reboot()
+    return without, (machine.root / "log").read_text()
+
+
+def test_who_is_known_is_not_looked_for(generated: Machine) -> None:
+    generated.do("keep")
+    assert _boots(generated) == (True, "")
+
+
+def test_who_is_another_is_looked_for_before_cloud_init(generated: Machine) -> None:
+    generated.do("keep")
+    generated.write("sys/class/dmi/id/product_serial", "ec2-2")
+    assert _boots(generated) == (False, "identify \n")
+
+
+def test_who_is_not_written_down_is_looked_for_by_cloud_inits_generator(
+    generated: Machine,
+) -> None:
+    without, ran = _boots(generated)
+    assert not without
+    assert ran.startswith("generator ")
 
 
 def test_what_only_udev_finds_is_waited_for(machine: Machine) -> None:
