@@ -302,7 +302,10 @@ def foreseen(paths: Sequence[Path], price: float) -> float:
         trace = load_availability(path)
         for window in hindsight.windows(trace.counts, trace.gap, DEADLINE, BOUND_STARTS):
             bound += hindsight.least(window, trace.gap, **known)
-            paid = race(window, trace.gap, choose=uniform, **known).paid
+            paid = race(
+                window, trace.gap, work=WORK, deadline=DEADLINE, restart=RESTART, choose=uniform,
+                price=price,
+            ).paid  # fmt: skip
             plain += paid[Where.SPOT] * price + paid[Where.ON_DEMAND]
     return bound / plain
 

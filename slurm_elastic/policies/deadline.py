@@ -3,10 +3,14 @@
 After uniform progress of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under
 Deadlines" (NSDI '24, section 4.2; here ``uniform``): without a spot machine the job waits as long
 as it is ahead of a straight line from start to deadline, and pays for an on-demand machine when it
-is behind. Ours differs in three ways, all for the dollars. It keeps less than the line's slack in
-reserve (RESERVE), so that it buys less. Whoever pays goes back to a spot machine also near the end,
-where the slack left pays for both ways; but only once spot machines have been there for as long as
-the two changes take to be earned, as what has just come back often goes again.
+is behind. Ours goes by dollars. A job pays its work, and a restart for each machine that it gets,
+and saves the difference of the prices on each second on a spot machine; to wait costs slack alone.
+So it asks how long the market will stay as it is, by the spells that were seen of it
+(policies/spells.py): it waits for spot machines that are expected back soon, for longer the more
+slack there is, and pays in a long outage, with slack left for the short ones after it. Whoever pays
+goes back to a spot machine also near the end, where the slack left pays for both ways; but only for
+one that is expected to stay for long enough to earn the two changes. No expectation makes it late:
+the slack that restarts and looks need is kept besides.
 """
 
 from __future__ import annotations
@@ -18,14 +22,21 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-RESERVE = 0.65
+from slurm_elastic.policies.spells import NOTHING, Past
+
+RESERVE = 0.55
 """The share of the straight line's slack below which a job that has no machine buys one."""
 
+OUTAGE = 2 / 3
+"""The share of an outage's expected rest that is taken off the slack before that comparison."""
 
-UP = 1800.0
-"""Seconds for which spot machines must have been there before an on-demand machine is left, unless
-restarts are short beside that.
+EARNED = 7.0
+"""Restarts for which a spot machine must be expected to stay before an on-demand machine is left:
+four earn both ways at half the price, the others are for the slack that the ways take.
 """
+
+ENOUGH = 7200.0
+"""Seconds that are as good as EARNED restarts where these are long, if they earn both ways."""
 
 
 class Where(StrEnum):
@@ -40,8 +51,9 @@ class Race(Struct, frozen=True, kw_only=True):
     """All that the choice may know; seconds. ``begin`` and ``deadline`` bound the whole job of
     ``work``, of which ``left`` is still to do. ``restart`` is lost whenever the job gets a machine,
     ``starting`` what of it is still ahead; ``look``: until the next choice. ``spot``: whether a
-    spot machine is to be had, or kept, now, and ``up`` for how long without a break it has been;
-    ``price``: what it costs, as a share of the on-demand price.
+    spot machine is to be had, or kept, now; ``up``: for how long without a break it has been, or
+    ``down``: has not been; ``past``: what was seen of the market before, as far as it is known.
+    ``price``: what a spot machine costs, as a share of the on-demand price.
     """
 
     now: float
@@ -55,6 +67,8 @@ class Race(Struct, frozen=True, kw_only=True):
     spot: bool
     starting: float = 0.0
     up: float = inf
+    down: float = 0.0
+    past: Past = NOTHING
     price: float = 0.5
 
     @property
@@ -70,18 +84,22 @@ class Race(Struct, frozen=True, kw_only=True):
 
     @property
     def patient(self) -> bool:
-        """Whether more slack is left than the share RESERVE of the straight line's."""
+        """Whether the job is ahead of its line, so that slack would be left over, or the share
+        RESERVE of the line's slack would be left after the outage.
+        """
         whole = self.deadline - self.begin
         line = (whole - self.work) * (self.deadline - self.now) / whole
-        return self.slack >= RESERVE * line
+        gone = self.past.downs.expected(self.down, self.restart)
+        return self.ahead or self.slack - OUTAGE * gone >= RESERVE * line
 
     @property
     def earns(self) -> bool:
-        """Whether a spot machine that stays for as long as it has been there saves what it costs to
-        go to it (a restart, at its price) and back (another, on demand); at least UP.
+        """Whether a spot machine is expected to stay for long enough to earn what it costs to go to
+        it and back, a restart each way.
         """
-        earned = self.restart * (1 + self.price) / (1 - self.price)
-        return self.up >= max(earned, min(UP, 2.5 * self.restart))
+        earned = 2 * self.restart / (1 - self.price)
+        least = max(earned, min(EARNED * self.restart, ENOUGH))
+        return self.past.ups.expected(self.up, self.restart) >= least
 
 
 class Choice(NamedTuple):
@@ -102,7 +120,9 @@ def choose(race: Race) -> Choice:
         return Choice(Where.ON_DEMAND, "no spot machine is to be had")
     if race.slack < race.restart + 2 * race.look:
         return Choice(Where.ON_DEMAND, f"only {race.slack:.0f} s may still be lost")
-    return _without(waits=race.patient)
+    if race.patient:
+        return Choice(Where.WAITING, "no spot machine is to be had, and there is slack to wait")
+    return Choice(Where.ON_DEMAND, "no spot machine is to be had, and none is expected soon enough")
 
 
 def uniform(race: Race) -> Choice:
@@ -120,11 +140,7 @@ def uniform(race: Race) -> Choice:
         return Choice(Where.ON_DEMAND, why)
     if race.spot:
         return Choice(Where.SPOT, "a spot machine is to be had")
-    return _without(waits=race.ahead)
-
-
-def _without(*, waits: bool) -> Choice:
-    if waits:
+    if race.ahead:
         return Choice(
             Where.WAITING, "no spot machine is to be had, and the job is ahead of its line"
         )
@@ -154,7 +170,8 @@ def _with_spot(race: Race) -> Choice:
         reason = "the spot machine is there"
     else:
         if race.where is Where.ON_DEMAND and not race.earns:
-            return Choice(Where.ON_DEMAND, f"spot machines are there for {race.up:.0f} s only")
+            why = f"spot machines, there for {race.up:.0f} s, are not expected to stay long enough"
+            return Choice(Where.ON_DEMAND, why)
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
         reason = "a spot machine is to be had"

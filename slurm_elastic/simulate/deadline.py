@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from slurm_elastic.policies.deadline import Choice, Race, Where
+from slurm_elastic.policies.spells import NOTHING, Past
 
 
 class Finish(Struct, frozen=True, kw_only=True):
@@ -49,14 +50,19 @@ def tried(
     seed: int = 0,
     price: float = 0.5,
 ) -> Odds:
-    """The job from ``starts`` random ticks of a trace on, which repeats where it is too short."""
+    """The job from ``starts`` random ticks of a trace on, which repeats where it is too short. The
+    choice knows the trace up to where it stands, but nothing from before the start where the trace
+    repeats, as it would then know what comes.
+    """
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     ticks = int(deadline // look) + 2
     last = len(counts) - ticks
+    there = [count > 0 for count in counts]
+    pasts = seen(there[: max(last, 0)], look)
     found = []
     for _ in range(starts):
         first = chance.randrange(last if last > 0 else len(counts))
-        window = [counts[(first + tick) % len(counts)] > 0 for tick in range(ticks)]
+        window = [there[(first + tick) % len(there)] for tick in range(ticks)]
         found.append(
             race(
                 window,
@@ -66,6 +72,7 @@ def tried(
                 restart=restart,
                 choose=choose,
                 price=price,
+                past=pasts[first] if last > 0 else NOTHING,
             )
         )
     return Odds(
@@ -79,6 +86,14 @@ def tried(
     )
 
 
+def seen(available: Iterable[bool], look: float) -> list[Past]:
+    """The past before each tick of a trace, and in the end the past after all of it."""
+    pasts = [NOTHING]
+    for spot in available:
+        pasts.append(pasts[-1].then(look, spot=spot))
+    return pasts
+
+
 def race(
     available: Sequence[bool],
     look: float,
@@ -88,25 +103,28 @@ def race(
     restart: float,
     choose: Callable[[Race], Choice],
     price: float = 0.5,
+    past: Past = NOTHING,
 ) -> Finish:
     """Run the job, asking ``choose`` at each tick of ``look`` seconds. The trace repeats.
 
-    ``price``: of spot machines, as a share of the on-demand price.
+    ``price``: of spot machines, as a share of the on-demand price. ``past``: what was seen of them
+    before the job began.
 
     A machine that is lost loses no work done, as if each interruption were announced.
     """
     now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
     done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)
-    tick, up = 0, 0.0
+    tick = 0
     while left > 0:
         spot = available[tick % len(available)]
-        up = up + look if spot and tick and available[(tick - 1) % len(available)] else 0.0
+        past = past.then(look, spot=spot)
         if where is Where.SPOT and not spot:
             where, starting = Where.WAITING, 0.0
         choice = choose(
             Race(
                 now=now, begin=0.0, deadline=deadline, work=work, left=left, restart=restart,
-                look=look, where=where, spot=spot, starting=starting, up=up, price=price,
+                look=look, where=where, spot=spot, starting=starting,
+                up=past.age, down=past.age, past=past, price=price,
             )
         )  # fmt: skip
         if choice.where is not where:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.policies.deadline import Choice, Race, Where, choose, greedy, pay, uniform
-from slurm_elastic.simulate.deadline import Finish, race
+from slurm_elastic.policies.spells import Past, Spells
+from slurm_elastic.simulate.deadline import Finish, race, seen
 
 AT_EASE = Race(
     now=100, begin=0, deadline=1000, work=500, left=400, restart=10, look=5,
@@ -21,26 +22,15 @@ AT_EASE = Race(
 @pytest.mark.parametrize(
     ("change", "where", "reason"),
     [
-        ({}, Where.WAITING, "ahead of its line"),
-        ({"now": 400}, Where.WAITING, "ahead of its line"),
-        ({"now": 420}, Where.ON_DEMAND, "behind its line"),
+        ({}, Where.WAITING, "there is slack to wait"),
+        ({"now": 560}, Where.ON_DEMAND, "none is expected soon enough"),
         ({"price": 1.0, "spot": True}, Where.ON_DEMAND, "no cheaper"),
         (
-            {"spot": True, "where": Where.ON_DEMAND, "up": 29.0},
+            {"spot": True, "where": Where.ON_DEMAND, "up": 49.0},
             Where.ON_DEMAND,
-            "are there for 29 s only",
+            "there for 49 s, are not expected to stay",
         ),
-        ({"spot": True, "where": Where.ON_DEMAND, "up": 30.0}, Where.SPOT, "is to be had"),
-        (
-            {"spot": True, "where": Where.ON_DEMAND, "price": 0.0, "up": 24.0},
-            Where.ON_DEMAND,
-            "are there for 24 s only",
-        ),
-        (
-            {"spot": True, "where": Where.ON_DEMAND, "price": 0.0, "up": 25.0},
-            Where.SPOT,
-            "is to be had",
-        ),
+        ({"spot": True, "where": Where.ON_DEMAND, "up": 50.0}, Where.SPOT, "is to be had"),
         ({"spot": True, "up": 0.0}, Where.SPOT, "is to be had"),
         ({"spot": True}, Where.SPOT, "is to be had"),
         ({"spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
@@ -65,14 +55,61 @@ def test_the_choice(change: dict[str, object], where: Where, reason: str) -> Non
     assert reason in choice.reason
 
 
-@pytest.mark.parametrize(("up", "where"), [(1799.0, Where.ON_DEMAND), (1800.0, Where.SPOT)])
-def test_half_an_hour_of_spot_machines_is_enough_where_restarts_are_long(
-    up: float, where: Where
+@pytest.mark.parametrize(
+    ("price", "up", "where"),
+    [
+        (0.0, 49.0, Where.ON_DEMAND),
+        (0.0, 50.0, Where.SPOT),
+        (0.75, 59.0, Where.ON_DEMAND),
+        (0.75, 60.0, Where.SPOT),
+    ],
+)
+def test_seven_restarts_earn_the_way_and_more_where_spot_machines_save_little(
+    price: float, up: float, where: Where
 ) -> None:
-    long = replace(
-        AT_EASE, deadline=100_000, restart=1000, price=0.1, spot=True, where=Where.ON_DEMAND
-    )
-    assert choose(replace(long, up=up)).where is where
+    """Nothing is known of the market: a spell goes on for its age and two restarts."""
+    paying = replace(AT_EASE, spot=True, where=Where.ON_DEMAND, price=price)
+    assert choose(replace(paying, up=up)).where is where
+
+
+@pytest.mark.parametrize(
+    ("lasted", "up", "where"),
+    [
+        (1000, 0.0, Where.SPOT),
+        (20, 0.0, Where.ON_DEMAND),
+        (20, 49.0, Where.ON_DEMAND),
+        (20, 50.0, Where.SPOT),
+    ],
+)
+def test_spot_machines_that_stayed_before_are_trusted_sooner(
+    lasted: float, up: float, where: Where
+) -> None:
+    past = Past(ups=Spells.of([lasted] * 20))
+    paying = replace(AT_EASE, spot=True, where=Where.ON_DEMAND, past=past)
+    assert choose(replace(paying, up=up)).where is where
+
+
+@pytest.mark.parametrize(
+    ("change", "down", "where"),
+    [
+        ({"now": 200}, 900.0, Where.WAITING),
+        ({"now": 201}, 900.0, Where.ON_DEMAND),
+        ({}, 141.0, Where.WAITING),
+        ({}, 142.0, Where.ON_DEMAND),
+        ({"restart": 1}, 159.0, Where.WAITING),
+        ({"restart": 1}, 160.0, Where.ON_DEMAND),
+        ({"past": Past(downs=Spells.of([1000] * 20))}, 0.0, Where.ON_DEMAND),
+        ({"past": Past(downs=Spells.of([160] * 20))}, 100.0, Where.WAITING),
+        ({"past": Past(downs=Spells.of([10] * 20))}, 142.0, Where.ON_DEMAND),
+        ({"past": Past(ups=Spells.of([1000] * 20))}, 0.0, Where.WAITING),
+    ],
+)
+def test_a_job_behind_its_line_waits_out_short_outages_and_pays_in_long_ones(
+    change: dict[str, object], down: float, where: Where
+) -> None:
+    """At 300 s there are 107.5 s of slack above the reserve."""
+    behind = replace(AT_EASE, now=300, down=down)
+    assert choose(replace(behind, **change)).where is where
 
 
 @pytest.mark.parametrize(
@@ -161,6 +198,7 @@ def test_without_spot_machines_the_job_waits_in_between_and_is_in_time() -> None
     st.floats(1, 100),
     st.floats(0, 1.5),
     st.sampled_from([choose, uniform]),
+    st.lists(st.booleans(), max_size=40),
 )
 def test_no_price_makes_a_job_late(
     available: list[bool],
@@ -170,11 +208,13 @@ def test_no_price_makes_a_job_late(
     look: float,
     price: float,
     policy: Callable[[Race], Choice],
+    before: list[bool],
 ) -> None:
     deadline = work + 2 * restart + 2 * look + spare
     found = race(
-        available, look, work=work, deadline=deadline, restart=restart, choose=policy, price=price
-    )
+        available, look, work=work, deadline=deadline, restart=restart, choose=policy, price=price,
+        past=seen(before, look)[-1],
+    )  # fmt: skip
     assert found.end <= deadline * (1 + 1e-9)
 
 
@@ -193,16 +233,37 @@ def test_spot_that_comes_and_goes_is_left_alone_where_it_would_not_earn_its_rest
 
 
 @pytest.mark.parametrize(
-    ("now", "reason"), [(580, "is behind its line"), (581, "only 19 s may still be lost")]
+    ("now", "reason"), [(580, "is expected soon enough"), (581, "only 19 s may still be lost")]
 )
 def test_a_restart_and_two_looks_are_never_waited_away(now: float, reason: str) -> None:
     assert choose(replace(AT_EASE, now=now)).reason.endswith(reason)
 
 
-@pytest.mark.parametrize(("left", "where"), [(540, Where.WAITING), (541, Where.ON_DEMAND)])
-def test_just_the_reserve_of_slack_is_enough_to_wait(left: float, where: Where) -> None:
-    """Of the straight line's 400 s of slack 260 s are kept."""
-    assert choose(replace(AT_EASE, now=200, left=left)).where is where
+@pytest.mark.parametrize(
+    ("restart", "left", "where"),
+    [
+        (0, 725, Where.WAITING),
+        (0, 726, Where.ON_DEMAND),
+        (10, 711, Where.WAITING),
+        (10, 712, Where.ON_DEMAND),
+    ],
+)
+def test_a_share_of_the_slack_is_never_waited_for(
+    restart: float, left: float, where: Where
+) -> None:
+    """Of the straight line's 500 s of slack 275 s are kept."""
+    assert choose(replace(AT_EASE, now=0, left=left, restart=restart)).where is where
+
+
+@pytest.mark.parametrize(
+    ("up", "where"),
+    [(4799.0, Where.ON_DEMAND), (4800.0, Where.SPOT)],
+)
+def test_two_hours_of_spot_machines_are_enough_where_restarts_are_long(
+    up: float, where: Where
+) -> None:
+    long = replace(AT_EASE, deadline=100_000, restart=1200, spot=True, where=Where.ON_DEMAND)
+    assert choose(replace(long, up=up)).where is where
 
 
 @pytest.mark.parametrize("policy", [choose, uniform, greedy])
@@ -215,11 +276,3 @@ def test_nothing_goes_by_the_time_at_which_the_job_began(
     early = replace(AT_EASE, now=now, where=where, spot=spot)
     late = replace(early, now=now + 5000, begin=5000, deadline=6000)
     assert policy(late) == policy(early)
-
-
-def test_what_a_spot_machine_costs_is_half_where_nobody_says_it() -> None:
-    """Then it has to be there for three restarts."""
-    asked = replace(AT_EASE, deadline=10_000, restart=500, spot=True, where=Where.ON_DEMAND)
-    assert [choose(replace(asked, up=up)).where for up in (1249.0, 1250.0, 1499.0, 1500.0)] == [
-        Where.ON_DEMAND, Where.ON_DEMAND, Where.ON_DEMAND, Where.SPOT,
-    ]  # fmt: skip
