@@ -19,6 +19,8 @@ def found(place: Place) -> Iterator[Found]:
     yield Found(
         name="onprem", provider="local", location=Location.ON_PREMISES, usable=runs,
         what=f"this host, {os.cpu_count() or 1} cpus",
-        enable="" if runs else "systemctl enable --now slurm-elastic-local",
+        # Without a cloud to serve, it does not start.
+        enable="" if runs else "a cloud of provider local in this file, then "
+        "systemctl enable --now slurm-elastic-local",
         keys={"capacity": 1},
     )  # fmt: skip
