@@ -312,8 +312,8 @@ def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
     fill(place / "shared", USER, 1)
     os.chown(place / "shared", owner, owner)
     assert str(place / "shared" / f"{USER}.0") in one.found(())
-    fill(place / "shared", owner, 20)
-    fill(place / "shared", USER, 9)
+    fill(place / "shared" / "deep", owner, 20)  # seen after its own, in whatever order names come
+    os.chown(place / "shared" / "deep", owner, owner)
     with pytest.raises(Refused, match=f"more than 10 files are in directories of uid {owner} in"):
         one.found(())
 

@@ -41,7 +41,7 @@ trap 'sleep 10; held=' CONT
 trap 'save; exit 0' HUP
 echo "$n" >> "runs-$SLURM_JOB_ID"
 while [ "$n" -lt STEPS ] && [ ! -e "enough-$SLURM_JOB_ID" ]; do
-  n=$((n+1)); echo "$n" >> "steps-$SLURM_JOB_ID"; sleep 0.25
+  echo "$((++n))" >> "steps-$SLURM_JOB_ID"; sleep 0.25  # counted and written without a trap between
 done
 """
 
