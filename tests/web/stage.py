@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import patience
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -128,9 +128,10 @@ class Page:
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
         """Until it is so."""
-        return WebDriverWait(self.driver, patience(seconds), 0.05).until(
-            lambda _: condition(), f"not so: {self.text()[:2000]}"
-        )
+        try:
+            return WebDriverWait(self.driver, patience(seconds), 0.05).until(lambda _: condition())
+        except TimeoutException as error:
+            raise AssertionError(f"not so: {self.text()[:2000]}") from error
 
     def shot(self, path: Path, most: int = 1500) -> None:
         """A picture of the page, ``most`` pixels high: the window grows, as Chromium loses what a

@@ -255,17 +255,24 @@ def test_a_page_that_lacks_a_part_says_so_and_is_loaded_again(
     cut(part)
     page.driver.get("about:blank")
     page.driver.get(page.address)
-    page.wait(lambda: "did not arrive; loading it again" in page.text("main"))
+    page.wait(lambda: "did not arrive; loading it again" in page.text("[role=alert]"))
     cut()
     page.wait(lambda: "Machines paid" in page.text("main"))
     page.wait(lambda: page.js("return history.state") is None)
 
 
-def test_a_page_that_never_has_all_its_parts_gives_up(page: Page, cut: Callable[..., None]) -> None:
-    cut("/app.js")
+@pytest.mark.parametrize("part", ["/app.js", "/style.css"])
+def test_a_page_that_never_has_all_its_parts_gives_up(
+    page: Page, cut: Callable[..., None], part: str
+) -> None:
+    """With most of them it shows what it can beside that."""
+    cut(part)
     page.driver.get("about:blank")
     page.driver.get(page.address)
-    page.wait(lambda: "did not arrive: load it again" in page.text("main"))
+    page.wait(lambda: "did not arrive: load it again" in page.text("[role=alert]"))
+    page.wait(lambda: part == "/app.js" or "Machines paid" in page.text("main"))
+    assert "Reading the cluster" not in page.text()
+    assert "did not arrive: load it again" in page.text("[role=alert]")
 
 
 def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[..., None]) -> None:

@@ -16,7 +16,8 @@
     said.className = "told bad";
     said.setAttribute("role", "alert");
     said.textContent = `A part of this page did not arrive${again ? "; loading it again ..." : ": load it again"}`;
-    document.getElementById("content").replaceChildren(said);
+    document.getElementById("reading")?.remove();
+    document.getElementById("content").before(said); // inside, app.js would write over it
     if (!again) return;
     history.replaceState({ tries: tries + 1 }, "");
     setTimeout(() => location.reload(), 200 * 2 ** tries);
