@@ -46,7 +46,7 @@ FAILED = 3
 _PERIOD = 1.0
 _ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
 _TRY = 60.0
-"""Seconds for one SSH connection; a machine without KVM takes long for its part."""
+"""Seconds for a connection by SSH that is tried again; a machine without KVM takes long."""
 # The job fails where it runs elsewhere, or where a user reaches the metadata service.
 _JOB = f"""#!/bin/sh
 test "$(hostname)" = {NODE} || exit 2
@@ -150,10 +150,10 @@ class Trial:
         run(["xorriso", "-as", "mkisofs", "-quiet", *volume, place])
         return (str(drive),)
 
-    def _target(self) -> Target:
+    def _target(self, timeout: float) -> Target:
         return Target(
             address=network.address(0), port=22, user=LOGIN, path="/etc/munge/munge.key",
-            owner="munge:munge", mark=KEY_MARK, timeout=_TRY,
+            owner="munge:munge", mark=KEY_MARK, timeout=timeout,
         )  # fmt: skip
 
     def _bring_key(self, keys: tuple[HostKey, ...]) -> None:
@@ -161,7 +161,7 @@ class Trial:
 
         def tried() -> bool:
             try:
-                push(self._target(), ours, keys, self._head.key.read_bytes())
+                push(self._target(_TRY), ours, keys, self._head.key.read_bytes())
             except WrongHostKeyError:
                 raise
             except PushError as error:
@@ -191,7 +191,7 @@ class Trial:
     def _look_inside(self, keys: tuple[HostKey, ...]) -> None:
         script = _LATER + (_SAVES if self._order.saves else "")
         ours = read_private_key(str(self._work / "login"))
-        ordered(self._target(), ours, keys, script, b"")
+        ordered(self._target(self._order.timeout), ours, keys, script, b"")
 
     def _is_off(self) -> bool:
         return self._machine is not None and self._machine.poll() is not None

@@ -17,6 +17,11 @@ BOOT = Path(__file__).parent / "boot"
 SITES_OWN = ("munge", "slurmctld", "slurmd")
 """Services that a sandbox runs in their place."""
 
+_NO_GROUPS = """
+mount -t cgroup2 cgroup2 "$1"
+[ ! -d "$1/$2" ] || find "$1/$2" -depth -type d -exec rmdir {} +
+"""
+
 
 class Head:
     """It has processes, mounts, a loopback and a systemd of its own, and this host's kernel."""
@@ -29,7 +34,7 @@ class Head:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-                 "--ipc", "--uts", "--cgroup", "--net", str(BOOT), str(directory), str(root), str(packages)],
+                 "--ipc", "--uts", "--net", str(BOOT), str(directory), str(root), str(packages)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=os.environ | {"MASKED": " ".join(masked)},
             )  # fmt: skip
@@ -66,9 +71,16 @@ class Head:
         return self._log.read_text("utf-8", errors="replace")[-4000:]
 
     def end(self) -> None:
-        """Every process there ends with its init."""
+        """Every process there ends with its init; so do its control groups, which have its name."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(patience(30))
+        eventually(self._has_no_groups, 60, "its control groups are removed")
+
+    def _has_no_groups(self) -> bool:
+        """Not as long as a process there has not ended."""
+        private = ("unshare", "--mount", "--propagation", "private", "/bin/sh", "-ec", _NO_GROUPS)
+        command = (*private, "sh", self.directory, self.directory.name)
+        return subprocess.run(command, capture_output=True, timeout=patience(30)).returncode == 0
 
     def init(self) -> str:
         """The number of its init here; '' before there is one."""
