@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from patience import awake, patience, stretched
+from patience import awake, eventually, patience, stretched
 
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
 from slurm_elastic.checkpointers.ssh import Answer, Shells
@@ -380,15 +380,18 @@ def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     try:
         shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
+        begun, go = bed.home / "begun", bed.home / "go"
+        lasts = f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done"
         slow = threading.Thread(
             target=shells.run,
-            args=(HOST, ("sleep", "4")),
+            args=(HOST, ("sh", "-c", lasts)),
             kwargs={"deadline": time.time() + patience(PATIENCE)},
         )
         slow.start()
-        time.sleep(0.5)
+        eventually(begun.exists)
         with pytest.raises(CheckpointError, match="busy"):
             shells.run(HOST, ("true",), deadline=time.time() + 0.5)
+        go.touch()
         slow.join()
     finally:
         shells.close()
