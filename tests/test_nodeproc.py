@@ -195,7 +195,7 @@ def test_what_ignores_sigterm_is_killed_after_the_deadline(tmp_path):
 
 def test_signalling_what_is_gone_is_no_error():
     child = nodeproc.spawn(["true"], ENV, log="/dev/null")
-    assert nodeproc.wait_gone([child], 10)
+    assert nodeproc.wait_gone([child], 60)
     nodeproc.send(child, signal.SIGTERM)
     nodeproc.stop(child)
 

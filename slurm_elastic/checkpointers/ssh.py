@@ -163,7 +163,8 @@ def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float)
     channel.shutdown_write()
     out, err = bytearray(), bytearray()
     while True:
-        ready = False
+        # Before the looks: its last words may come just then, and its end right behind them.
+        ready, over = False, channel.exit_status_ready() and channel.eof_received
         for more, read, into in (
             (channel.recv_ready, channel.recv, out),
             (channel.recv_stderr_ready, channel.recv_stderr, err),
@@ -171,7 +172,7 @@ def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float)
             if more():
                 ready = True
                 into.extend(read(65536)[: max(_MOST - len(into), 0)])
-        if not ready and channel.exit_status_ready() and channel.eof_received:
+        if not ready and over:
             break
         if time.time() >= deadline:
             raise TimeoutError("no answer by the deadline")

@@ -320,7 +320,7 @@ class FaultContract:
     ) -> None:
         timeout = 2.0
         provider = bed.open(timeout=timeout)
-        spec = spec_for(bed, provider, 1)
+        spec = spec_for(bed, bed.open(), 1)
         bed.fall_silent()
         for call in (
             provider.instances,

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from patience import awake, patience, stretched
+from patience import awake, eventually, patience, stretched
 
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
-from slurm_elastic.checkpointers.ssh import Answer, Shells
+from slurm_elastic.checkpointers.ssh import Answer, Shells, _execute
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
@@ -314,6 +315,45 @@ def test_words_reach_the_node_as_they_are(bed: BlcrBed) -> None:
         shells.close()
 
 
+class Hasty:
+    """A channel whose last words come right after it was asked for some, and its end behind them."""
+
+    said, eof_received = b"", False
+
+    def recv_ready(self) -> bool:
+        found = bool(self.said)
+        if not self.eof_received:
+            self.said, self.eof_received = b"out", True
+        return found
+
+    def recv(self, most: int) -> bytes:
+        said, self.said = self.said[:most], b""
+        return said
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    recv_stderr = recv
+
+    def exit_status_ready(self) -> bool:
+        return self.eof_received
+
+    def recv_exit_status(self) -> int:
+        return 0
+
+    def settimeout(self, seconds: float) -> None: ...
+
+    def exec_command(self, command: str) -> None: ...
+
+    def shutdown_write(self) -> None: ...
+
+
+def test_last_words_that_come_between_two_looks_are_read() -> None:
+    channel: Any = Hasty()
+    answer = _execute(channel, ("true",), time.time() + patience(PATIENCE))
+    assert answer == Answer(code=0, out="out", err="")
+
+
 def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     ask = ("sh", "-c", "echo $SSH_CONNECTION")
@@ -380,15 +420,18 @@ def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     try:
         shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
+        begun, go = bed.home / "begun", bed.home / "go"
+        lasts = f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done"
         slow = threading.Thread(
             target=shells.run,
-            args=(HOST, ("sleep", "4")),
+            args=(HOST, ("sh", "-c", lasts)),
             kwargs={"deadline": time.time() + patience(PATIENCE)},
         )
         slow.start()
-        time.sleep(0.5)
+        eventually(begun.exists)
         with pytest.raises(CheckpointError, match="busy"):
             shells.run(HOST, ("true",), deadline=time.time() + 0.5)
+        go.touch()
         slow.join()
     finally:
         shells.close()

@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,20 +96,24 @@ def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
     assert removed
 
 
-def test_a_session_that_is_removing_it_is_waited_for(site: Site) -> None:
+def test_a_session_that_is_removing_it_is_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = site.scratch / "1"
     path.mkdir(parents=True)
     lock = os.open(path, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    def remove() -> None:
+    waits: list[float] = []
+
+    def remove(seconds: float) -> None:
+        waits.append(seconds)
         path.rmdir()
         os.close(lock)
 
-    timer = threading.Timer(0.2, remove)
-    timer.start()
+    monkeypatch.setattr(scratch.time, "sleep", remove)
     assert Scratch(site.scratch, 1).path().is_dir()
-    timer.join()
+    assert len(waits) == 1
 
 
 def test_what_was_made_anew_meanwhile_is_not_swept(

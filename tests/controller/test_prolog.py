@@ -14,7 +14,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from slurm_elastic.controller import prolog
 from slurm_elastic.controller.prolog import Patience, PrologServer, Waiter, Watch
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm import fake
 from slurm_elastic.slurm.fake import FakeSlurm
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -268,8 +269,8 @@ def test_an_idle_daemon_does_not_take_its_silence_for_slurms(
     serve: Serve, connect: Connect, slurm: FakeSlurm
 ) -> None:
     starting(slurm, 7, "pub1")
-    server = serve(unreadable=0.5, sign=0.02)
-    time.sleep(0.6)
+    server = serve(unreadable=600.0, sign=0.02)
+    server._last_read -= 3600.0
     client = connect(7, "pub1")
     wait_until(lambda: slurm.calls["nodes"] > 2)
     assert server.waiting() == (7,)
@@ -663,35 +664,67 @@ def waiter(job: int, node: str, since: float | None = None) -> Waiter:
     return Waiter(id=job, job=job, nodes=(node,), since=since)
 
 
+class Clock:
+    """In the place of the module ``time``: goes on by what is slept on it."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Slurm alone takes time: not the machine, which may be busy."""
+    made = Clock(1000.0)
+    for module in (prolog, fake):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
 class LateQueue(FakeSlurm):
     """A job comes, and its prolog says so, right after the queue was read."""
 
     late: Waiter | None = None
     slow = 0.0
 
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        time.sleep(self.slow)
-        answer = tuple(super().jobs())
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.ticks = clock
+
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+        self.ticks.sleep(self.slow)
+        answer = super().jobs(ended=ended)
         if self.late is None:
-            self.late = waiter(8, "pub2")
+            self.ticks.sleep(0.001)
+            self.late = waiter(8, "pub2", self.ticks.now)
             self.set_job(8, "CONFIGURING")
             self.set_node("pub2", *UP)
         return answer
 
 
-def test_a_newcomer_is_not_judged_by_an_older_queue() -> None:
-    slurm = LateQueue()
+def test_a_newcomer_is_not_judged_by_an_older_queue(clock: Clock) -> None:
+    slurm = LateQueue(clock)
     starting(slurm, 7, "pub1")
     watch = Watch(slurm, Patience())
-    assert watch.round([waiter(7, "pub1")]) == []
+    assert watch.round([waiter(7, "pub1", clock.now - 1)]) == []
     assert slurm.late is not None
+    clock.sleep(1.0)
     slurm.slow = 0.5
     watch.round([], queue=True)  # a slow queue is not read again for a while ...
     slurm.slow = 0.0
-    newest = waiter(8, "pub2")
+    newest = waiter(8, "pub2", clock.now)
     assert watch.round([newest]) == []  # ... so nothing is known of the newest yet,
     assert watch.round([slurm.late]) == [(slurm.late, "nodes are up")]  # but of this one,
-    wait_until(lambda: watch.round([newest]) == [(newest, "nodes are up")])  # and at last of it
+    clock.sleep(1.0)
+    assert watch.round([newest]) == [(newest, "nodes are up")]  # and at last of it
 
 
 def test_two_commands_a_round_at_most() -> None:
@@ -703,46 +736,38 @@ def test_two_commands_a_round_at_most() -> None:
     assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (1, 1)
 
 
-def test_a_slow_slurm_is_asked_less_often() -> None:
+def test_a_slow_slurm_is_asked_less_often(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
     watch = Watch(slurm, Patience())
-    watch.round([waiter(7, "pub1")])
+    watch.round([waiter(7, "pub1", clock.now)])
     assert watch.pause == Patience().poll
     slurm.latency = 0.3
-    watch.round([waiter(7, "pub1")], queue=True)
+    watch.round([waiter(7, "pub1", clock.now)], queue=True)
     assert watch.pause == Patience().slow_poll
 
 
-def test_a_long_wait_is_looked_at_less_often() -> None:
+def test_a_long_wait_is_looked_at_less_often(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
     watch = Watch(slurm, Patience())
-    watch.round([waiter(7, "pub1", time.monotonic() - 20)])
+    watch.round([waiter(7, "pub1", clock.now - 20)])
     assert 0.4 < watch.pause < 0.6
-    watch.round([waiter(7, "pub1", time.monotonic() - 600)])
+    watch.round([waiter(7, "pub1", clock.now - 600)])
     assert watch.pause == Patience().slow_poll
 
 
-def test_a_slow_queue_is_not_read_with_every_round() -> None:
+def test_a_slow_queue_is_not_read_with_every_round(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
     watch = Watch(slurm, Patience())
-    first = waiter(7, "pub1")
+    first = waiter(7, "pub1", clock.now - 1)
     slurm.latency = 0.1
     watch.round([first])
     slurm.latency = 0.0
     for _ in range(5):
         watch.round([first])
     assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (6, 1)
-
-
-class Clock:
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(

@@ -555,7 +555,7 @@ class TestWays:
     ) -> None:
         with running_proxy(tmp_path / "other.sock", None) as other:
             other.fail(Fault(silent=True))
-            provider = opened(other.url, proxy.url, timeout=1.5)
+            provider = opened(other.url, proxy.url, timeout=5.0)
             with awake() as took:
                 assert [o.zone for o in provider.offers(POOL)] == ["h1"]
                 # The silent one would be so for a minute.

@@ -218,7 +218,7 @@ class TestHosts:
         assert bed.alive() == set()
 
     def test_one_that_was_silent_is_asked_again(self, bed: LibvirtBed) -> None:
-        provider = opened(bed, timeout=1.0)
+        provider = opened(bed, timeout=3.0)
         provider.check()
         bed.fall_silent()
         for _ in range(3):

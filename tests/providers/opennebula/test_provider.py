@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -303,7 +304,7 @@ class TestRestartOfOned:
 
     def test_a_machine_that_boots_is_asked_until_the_driver_answers(self, bed: OneBed) -> None:
         bed.control.pace(Pace(schedule=0.1, boot=1000.0))
-        provider = bed.open(timeout=10.0)
+        provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         eventually(lambda: any(m.lcm for m in machines(bed)))
         bed.control.restart(answer=1.0)
@@ -388,23 +389,29 @@ class TestRetries:
 
 class TestTerminate:
     def test_a_booting_machine_is_asked_again_until_it_may_end(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.0, boot=2.0, shutdown=0.1))
+        bed.control.pace(Pace(schedule=0.0, boot=1000.0, shutdown=0.1))
         launch(bed)
         eventually(lambda: any(m.state == 3 for m in machines(bed)))
         provider = bed.open()
-        ids = [m.id for m in provider.instances()]
-        provider.terminate(ids)
+        (one,) = machines(bed)
+        with ThreadPoolExecutor(1) as threads:
+            ending = threads.submit(provider.terminate, [f"{NAME}-{one.id}"])
+            eventually(lambda: bed.calls("one.vm.action") > 1)
+            up = Place(
+                id=one.id, uid=ELASTIC, state=3, lcm=3, template=0, user_template=one.tags, host=0
+            )
+            bed.control.place(up)
+            ending.result()
         assert bed.alive() == set()
-        assert bed.calls("one.vm.action") > 1
 
     def test_one_that_boots_for_ever_is_a_transient_error(self, bed: OneBed) -> None:
         bed.control.pace(Pace(schedule=0.0, boot=1000.0))
         launch(bed, 2)
         eventually(lambda: all(m.state == 3 for m in machines(bed)))
-        provider = bed.open(timeout=1.5)
+        provider, ids = bed.open(timeout=1.5), [m.id for m in bed.open().instances()]
         with awake() as took:
             with pytest.raises(TransientError, match="wrong state"):
-                provider.terminate([m.id for m in provider.instances()])
+                provider.terminate(ids)
             assert took() < stretched(1.5)
 
     def test_one_that_is_locked_does_not_stand_in_the_way_of_others(self, bed: OneBed) -> None:
