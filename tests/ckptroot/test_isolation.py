@@ -140,6 +140,7 @@ method = criu.Criu(site, caller, payload)
 told = {"last": last}
 try:
     method.restore(image, sealed)
+    told["back"] = len(lines())
     more()
     tasks = method._tasks()
     held = [os.readlink(f"/proc/{task}/{entry}") for task in tasks for entry in ("cwd", "exe")]
