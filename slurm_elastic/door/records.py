@@ -73,10 +73,11 @@ def _ledger_facts(config: Config, now: float) -> Facts:
     try:
         ledger = Ledger(path, read_only=True)
         with contextlib.closing(ledger):
+            found = ledger.machines(ended_since=now - DAY, stopped=True)  # read once: thousands
             return Facts(
                 now=now,
-                machines=ledger.machines(ended_since=now - DAY),
-                stopped=ledger.stopped(),
+                machines=tuple(m for m in found if m.stopped is None),
+                stopped=tuple(m for m in found if m.stopped is not None and m.ended is None),
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),

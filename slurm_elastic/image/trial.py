@@ -150,7 +150,7 @@ class Trial:
         run(["xorriso", "-as", "mkisofs", "-quiet", *volume, place])
         return (str(drive),)
 
-    def _target(self, timeout: float) -> Target:
+    def _target(self, timeout: float = _TRY) -> Target:
         return Target(
             address=network.address(0), port=22, user=LOGIN, path="/etc/munge/munge.key",
             owner="munge:munge", mark=KEY_MARK, timeout=timeout,
@@ -161,7 +161,7 @@ class Trial:
 
         def tried() -> bool:
             try:
-                push(self._target(_TRY), ours, keys, self._head.key.read_bytes())
+                push(self._target(), ours, keys, self._head.key.read_bytes())
             except WrongHostKeyError:
                 raise
             except PushError as error:
