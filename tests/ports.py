@@ -5,20 +5,28 @@ A port that was free as a client's would be taken again before slurmd binds it, 
 
 from __future__ import annotations
 
-import random
+import fcntl
+import os
 import socket
+import tempfile
+from itertools import islice
+from pathlib import Path
 
 RANGE = range(10_000, 20_000)
+LAST = Path(tempfile.gettempdir()) / f"slurm-elastic-test-ports-{os.getuid()}"
+"""Which one was given last: whoever got it may not have bound it yet, and tests run side by side."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, at random: tests run side by side."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(RANGE, len(RANGE)):
-        if len(found) == count:
-            break
-        if _is_free(port):
-            found.append(port)
+    """Ports nobody listens on now, and that no other test is given soon."""
+    with LAST.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        first = int(file.read() or RANGE[0]) + 1 - RANGE[0]
+        turns = (RANGE[(first + n) % len(RANGE)] for n in range(len(RANGE)))
+        found = list(islice(filter(_is_free, turns), count))
+        file.truncate(0)
+        file.write(str(found[-1]))
     return found
 
 

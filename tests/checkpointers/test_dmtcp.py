@@ -279,7 +279,7 @@ def test_what_a_user_puts_beside_his_image_is_not_waited_for_walked_or_kept(
     good = save(bed, run)
     bed.sabotage(7, attack)
     with pytest.raises(CheckpointError):
-        save(bed, run, within=30.0)
+        save(bed, run)
     assert bed.works(run)
     assert list(bed.checkpointer.images(run)) == [good]
     assert not list((bed.home / "shared" / "t" / "7" / "images").glob("*.new"))
@@ -292,7 +292,7 @@ def test_a_pipe_in_the_place_of_the_port_keeps_nobody(bed: NodeBed) -> None:
     os.mkfifo(port)
     os.chown(port, USER, USER)
     with pytest.raises(CheckpointError, match="not a regular file"):
-        save(bed, run, within=30.0)
+        save(bed, run)
     assert bed.end(7) == 7
 
 
@@ -345,7 +345,7 @@ def test_the_holes_of_an_output_take_no_room_and_come_back(fair: NodeBed) -> Non
     run, other = fair.run(7), fair.run(8)
     size = 1 << 40
     os.truncate(fair.output_path(7), size)
-    save(fair, run, stop=True, within=30.0)
+    save(fair, run, stop=True)
     assert taken(fair, 7) < MIB
     save(fair, other)
     fair.run(7, attempt=1)
@@ -360,7 +360,7 @@ def test_an_output_beyond_the_jobs_quota_costs_its_own_save_and_no_others(fair: 
     with open(fair.output_path(7), "ab") as output:
         output.write(b"x" * 17 * MIB)
     with pytest.raises(CheckpointError, match="job_quota = 25%"):
-        save(fair, run, within=30.0)
+        save(fair, run)
     assert taken(fair, 7) < MIB
     assert list(fair.checkpointer.images(run)) == [good]
     assert fair.works(run)
@@ -372,10 +372,10 @@ def test_an_image_beyond_the_jobs_quota_is_not_copied(fair: NodeBed, size: str) 
     run, other = fair.run(7), fair.run(8)
     fair.sabotage(7, f"(directory / 'a.dmtcp').touch(); os.truncate(directory / 'a.dmtcp', {size})")
     with pytest.raises(CheckpointError, match="more than"):
-        save(fair, run, within=30.0)
+        save(fair, run)
     fair.sabotage(7, "(directory / 'a.dmtcp').write_bytes(b'x' * (17 << 20))")
     with pytest.raises(CheckpointError, match="more than"):
-        save(fair, run, within=30.0)
+        save(fair, run)
     assert taken(fair, 7) < MIB
     save(fair, other)
 
@@ -389,7 +389,7 @@ def test_many_images_of_holes_are_no_more_to_read_than_one_may_be(fair: NodeBed)
         "    (directory / f'a{n}.dmtcp').touch(); os.truncate(directory / f'a{n}.dmtcp', 10 << 20)",
     )
     with pytest.raises(CheckpointError, match="more than"):
-        save(fair, run, within=30.0)
+        save(fair, run)
     assert fair.works(run)
 
 

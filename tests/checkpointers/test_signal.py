@@ -31,12 +31,21 @@ class SignalBed:
         self.deaf: set[int] = set()
         self.stopped: set[int] = set()
         self.caught: list[tuple[int, str]] = []
-        self.saves = 0
+        self.saves, self.slept = 0, 0.0
         self.settings = SignalSettings(saved=saved)
         self.checkpointer = self.reopen()
 
     def reopen(self) -> SignalCheckpointer:
-        return SignalCheckpointer(self.settings, self.path / "saves", self.slurm, self._look)
+        return SignalCheckpointer(
+            self.settings, self.path / "saves", self.slurm, self._look, self._clock, self._sleep
+        )
+
+    def _clock(self) -> float:
+        return time.time() + self.slept
+
+    def _sleep(self, seconds: float) -> None:
+        """At once: a deadline may be as late as a busy machine needs it."""
+        self.slept += seconds
 
     def _look(self, job: int) -> SlurmJob | None:
         return {j.id: j for j in self.slurm.jobs(ended=True)}.get(job)
@@ -103,7 +112,7 @@ def test_a_line_of_the_output_is_a_sign_too(tmp_path: Path) -> None:
     (bed.work / "out-7").write_text("saved\n")  # of an earlier save: it does not count
     bed.deaf.add(7)
     with pytest.raises(CheckpointError, match="showed no line 'saved'"):
-        bed.checkpointer.checkpoint(run, deadline=soon(0.3), stop=False)
+        bed.checkpointer.checkpoint(run, deadline=soon(10.0), stop=False)
     bed.deaf.clear()
     bed.save(7)
     assert bed.checkpointer.checkpoint(run, deadline=soon(), stop=False).size == 0
@@ -143,7 +152,7 @@ def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(bed: Si
     run = bed.run()
     bed.deaf.add(7)
     with pytest.raises(CheckpointError):
-        bed.checkpointer.checkpoint(run, deadline=soon(0.3), stop=True)
+        bed.checkpointer.checkpoint(run, deadline=soon(10.0), stop=True)
     bed.save(7)  # it comes while nobody looks
     image = bed.reopen().checkpoint(run, deadline=soon(), stop=True)
     assert [name for _, name in bed.caught] == ["USR1", "STOP"]
@@ -155,11 +164,11 @@ def test_a_job_that_waits_for_its_move_goes_on_where_no_sign_comes(bed: SignalBe
     bed.deaf.update((7, 8))
     for number, options in ((7, {"stop_signal": "USR2"}), (8, {})):
         with pytest.raises(CheckpointError, match="showed no change"):
-            bed.checkpointer.checkpoint(bed.run(number, **options), deadline=soon(0.3), stop=True)
+            bed.checkpointer.checkpoint(bed.run(number, **options), deadline=soon(10.0), stop=True)
     assert bed.caught == [(7, "USR2"), (7, "CONT"), (8, "USR1")]
     with pytest.raises(CheckpointError, match="showed no change"):
         bed.checkpointer.checkpoint(
-            bed.run(9, stop_signal="USR2", saved="file:never"), deadline=soon(0.3), stop=False
+            bed.run(9, stop_signal="USR2", saved="file:never"), deadline=soon(10.0), stop=False
         )
     assert bed.caught[3:] == [(9, "USR1")]
 

@@ -113,7 +113,7 @@ def lines():
         return []
 
 def more():
-    before, end = len(lines()), time.monotonic() + 60
+    before, end = len(lines()), time.monotonic() + 120
     while len(lines()) < before + 3:
         assert time.monotonic() < end, "no steps"
         time.sleep(0.02)

@@ -39,7 +39,7 @@ def payload(*argv):
                    uid=65534, gid=65534, groups=(65534,))
 
 def until(condition):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

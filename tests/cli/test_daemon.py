@@ -176,7 +176,8 @@ def said(state: Path) -> str:
 def slurm_elastic(path: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(path), *words],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "COLUMNS": "500"},
+        capture_output=True, text=True, timeout=patience(60), check=False,
+        env={**os.environ, "COLUMNS": "500"},
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
@@ -239,7 +240,8 @@ def test_while_slurm_is_dead_requests_stay(state: Path) -> None:
     request = {"kind": "resume", "hostlist": "op1", "received": time.time()}
     with serving(config(state), state):
         waiting = state / "requests" / "1-1-resume.json"
-        waiting.write_text(json.dumps(request))
+        (state / "draft").write_text(json.dumps(request))
+        (state / "draft").rename(waiting)  # whole, as the daemon may look just then
         eventually(lambda: any(h.name == "slurm" and h.error for h in health(state)))
         time.sleep(3)  # three attempts are long over by then
         assert waiting.exists()

@@ -232,7 +232,7 @@ def test_no_byte_of_the_callers_credentials_is_sent(home: Path) -> None:
     def listen(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(5)
+            connection.settimeout(60)
             got.append(connection.recv(65536))
 
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -111,10 +111,13 @@ class TestScheduler:
         self, bed: StackBed, caplog: pytest.LogCaptureFixture
     ) -> None:
         provider = bed.open(schedule_wait=0.5)
-        bed.world.schedule = 1.0
+        bed.world.schedule = 1000.0
         bed.limit(0)
         assert provider.launch(spec_for(bed, provider, 1))
-        seen: list[InstanceState] = []
+        seen = [m.state for m in provider.instances()]
+        with bed.stand_in.lock:
+            for server in bed.world.servers.values():
+                server["due"] = 0.0
         while InstanceState.TERMINATED not in seen:
             seen += [m.state for m in provider.instances()]
         assert set(seen) <= {InstanceState.PENDING, InstanceState.TERMINATED}
