@@ -1,6 +1,7 @@
 """Ports for daemons of tests, below those that the kernel gives out to clients by itself.
 
-A port that was free as a client's would be taken again before slurmd binds it, on a busy machine.
+A port that was free as a client's would be taken again before slurmd binds it, on a busy machine;
+so would one that nobody but another test has found free.
 """
 
 from __future__ import annotations
@@ -9,17 +10,30 @@ import random
 import socket
 
 RANGE = range(10_000, 20_000)
+_claims: list[socket.socket] = []
+"""A name of the kernel's for each port that was given, this process's until it ends."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, at random: tests run side by side."""
+    """Ports nobody listens on now, nor was given by this: sites that come up at once listen later."""
     found: list[int] = []
     for port in random.SystemRandom().sample(RANGE, len(RANGE)):
         if len(found) == count:
             break
-        if _is_free(port):
+        if _is_free(port) and _claimed(port):
             found.append(port)
     return found
+
+
+def _claimed(port: int) -> bool:
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0slurm-elastic-test-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def _is_free(port: int) -> bool:
