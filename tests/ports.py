@@ -1,33 +1,39 @@
 """Ports for daemons of tests, below those that the kernel gives out to clients by itself.
 
-A port that was free as a client's would be taken again before slurmd binds it, on a busy machine.
+A port that was free as a client's would be taken again before slurmd binds it, on a busy machine;
+so would one that nobody but another test has found free.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import random
 import socket
-import tempfile
-from itertools import islice
-from pathlib import Path
 
 RANGE = range(10_000, 20_000)
-LAST = Path(tempfile.gettempdir()) / f"slurm-elastic-test-ports-{os.getuid()}"
-"""Which one was given last: whoever got it may not have bound it yet, and tests run side by side."""
+_claims: list[socket.socket] = []
+"""A name of the kernel's for each port that was given, this process's until it ends."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, and that no other test is given soon."""
-    with LAST.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        first = int(file.read() or RANGE[0]) + 1 - RANGE[0]
-        turns = (RANGE[(first + n) % len(RANGE)] for n in range(len(RANGE)))
-        found = list(islice(filter(_is_free, turns), count))
-        file.truncate(0)
-        file.write(str(found[-1]))
+    """Ports nobody listens on now, nor was given by this: sites that come up at once listen later."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(RANGE, len(RANGE)):
+        if len(found) == count:
+            break
+        if _is_free(port) and _claimed(port):
+            found.append(port)
     return found
+
+
+def _claimed(port: int) -> bool:
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0slurm-elastic-test-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -232,7 +232,9 @@ def test_who_asks_without_an_end_is_sent_away(tmp_path: Path) -> None:
 
 
 def test_who_does_not_take_the_answer_is_sent_away_and_others_are_served(tmp_path: Path) -> None:
-    with serving(tmp_path, lambda _peer, line: line * (8 << 20), bounds=QUICK) as path:
+    # Not too soon: who takes the answer may be kept from it for a moment, too.
+    bounds = Bounds(request=SECONDS, taking=3.0, rest=0.0)
+    with serving(tmp_path, lambda _peer, line: line * (8 << 20), bounds) as path:
         stuck = connect(path)
         stuck.sendall(b"x\n")
         assert len(ask(path, b"y")) == 8 << 20

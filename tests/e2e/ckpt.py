@@ -25,6 +25,14 @@ SITE: Mapping[str, Any] = {
         }
     },
 }
+
+
+def early(slack: str) -> dict[str, Any]:
+    """``SITE`` that keeps so much time before an end: the machine may stand still for a part of it."""
+    checkpoint = {**SITE["elastic"]["checkpoint"], "slack": slack}
+    return {**SITE, "elastic": {"checkpoint": checkpoint}}
+
+
 STEPS = 60
 UNTIL_ENOUGH = 10_000
 """Steps of a counter that goes on, however slow the machine, until ``enough`` is said."""

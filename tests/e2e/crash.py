@@ -13,7 +13,7 @@ from slurm_elastic.local.records import read_records
 from slurm_elastic.local.wire import Record
 from slurm_elastic.model import InstanceState
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import back_to_zero, live_ec2, submit_many
+from tests.e2e.world import Until, back_to_zero, live_ec2, queued, submit_many
 
 FULL = "--cpus-per-task=2"
 
@@ -42,11 +42,20 @@ def local_records(site: Sandbox) -> Sequence[Record]:
     return read_records(site.layout.local_machines)
 
 
+def node_of(site: Sandbox, number: int) -> tuple[str, ...]:
+    """The job's, also while it boots."""
+    job = queued(site, number)
+    return tuple(job.nodes) if job else ()
+
+
 def die_and_repair(site: Sandbox, point: str, partition: str) -> None:
     """Two jobs during which the daemon dies at ``point`` and is started again."""
     before = machines_made(site)
-    once = arm(site, point)
-    jobs = submit_many(site, 2, "sleep 3", FULL, f"--partition={partition}")
+    once, until = arm(site, point), Until(site)
+    jobs = submit_many(site, 2, until.script, FULL, f"--partition={partition}")
+    # Not before: the machine of one that has ended would do for the other one.
+    site.wait_for(lambda: all(node_of(site, job) for job in jobs), 60, "each has a node")
+    until.go()
     site.wait_for(lambda: os.path.exists(once), 90, f"the daemon dies at {point}")
     assert_one_machine_a_node(site)
     site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")

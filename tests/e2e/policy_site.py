@@ -18,6 +18,7 @@ from tests.e2e.world import cleared, ledger
 FULL = ("--cpus-per-task=2", "--partition=aws")
 HELD = "slurm-elastic:hold:"
 LOOK = "1s"
+DAY = 86400.0
 
 
 def configure(
@@ -36,6 +37,13 @@ def configure(
     since = time.time()  # the new daemon may decide at once
     site.daemon_start()
     return since
+
+
+def not_at_midnight(seconds: float = 300.0) -> None:
+    """A budget's day begins at midnight UTC, with nothing spent: wait until this one has so long to go."""
+    left = DAY - time.time() % DAY
+    if left < seconds:
+        time.sleep(left + 1.0)
 
 
 def clear(site: Sandbox) -> None:

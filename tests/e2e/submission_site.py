@@ -196,7 +196,7 @@ class SubmissionSite:
             return
         daemon.send_signal(signal.SIGTERM)
         try:
-            daemon.wait(SETTLED)
+            daemon.wait(patience(SETTLED))
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
@@ -235,7 +235,7 @@ class SubmissionSite:
         """Run a command to its end."""
         process = self.popen(*command, user=user)
         try:
-            out, err = process.communicate(timeout=seconds)
+            out, err = process.communicate(timeout=patience(seconds))
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()

@@ -48,8 +48,13 @@ def free(site: Sandbox) -> None:
 
 
 def held(site: Sandbox) -> list[str]:
+    return sorted(holds(site))
+
+
+def holds(site: Sandbox) -> dict[str, str]:
+    """Why, by node."""
     nodes = site.nodes().values()
-    return sorted(n.name for n in nodes if "DRAIN" in n.states and n.reason.startswith(HELD))
+    return {n.name: n.reason for n in nodes if "DRAIN" in n.states and n.reason.startswith(HELD)}
 
 
 def drained(site: Sandbox) -> list[str]:
@@ -79,10 +84,12 @@ def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbo
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
     before, until = waited_out(site), Until(site)
     (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws,backup")
-    # First, as holds last for the cool-down only (20 s), and the job may start late.
-    site.wait_for(lambda: held(site) == ["pub1", "pub2", "pub3"], 60, "the pool is held")
-    reasons = {node.reason for name, node in site.nodes().items() if name.startswith("pub")}
-    assert all("InsufficientInstanceCapacity" in r for r in reasons)
+    # First, and in one look, as holds last for the cool-down only (20 s), and the job may start late.
+    reasons = site.wait_for(
+        lambda: found if (found := holds(site)).keys() == {"pub1", "pub2", "pub3"} else None,
+        60, "the pool is held",
+    )  # fmt: skip
+    assert all("InsufficientInstanceCapacity" in r for r in reasons.values())
     running_nodes(site, [job])
     assert waited_out(site) == before, "it did not wait for ResumeTimeout"
     assert site.job(job)["Partition"] == "backup"

@@ -57,7 +57,8 @@ def test_a_program_run_twice_at_once_launches_nothing_twice(site: Sandbox) -> No
     before = machines_made(site)
     jobs = submit_many(site, 2, "sleep 2", FULL, "--partition=aws")
     spool = site.layout.dir / "state" / "requests"
-    (first,) = site.wait_for(lambda: list(spool.glob("*-resume.json")), 30, "the request is there")
+    # One for both of them, or a second one by now.
+    first, *_ = site.wait_for(lambda: list(spool.glob("*-resume.json")), 30, "the request is there")
     (spool / f"{first.stem.removesuffix('-resume')}1-resume.json").write_bytes(first.read_bytes())
     os.chmod(spool / f"{first.stem.removesuffix('-resume')}1-resume.json", 0o644)
     site.daemon_start()
@@ -68,11 +69,12 @@ def test_a_program_run_twice_at_once_launches_nothing_twice(site: Sandbox) -> No
 
 
 def test_slurmctld_restarted_in_the_middle_of_a_burst(site: Sandbox) -> None:
-    before = machines_made(site)
-    jobs = submit_many(site, 3, "sleep 5", FULL, "--partition=aws")
+    before, until = machines_made(site), Until(site)
+    jobs = submit_many(site, 3, until.script, FULL, "--partition=aws")
     site.wait_for(lambda: len(live_ec2(site)) == 3, 60, "the machines are launched")
     site.slurmctld_stop()
     site.slurmctld_start()
+    until.go()
     for job in jobs:
         assert site.wait_job(job)["Restarts"] == "0"
     back_to_zero(site)

@@ -25,8 +25,10 @@ AGENT = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """Idle machines stay for long, so that only the switch ends them."""
-    return sandbox(static_nodes=1, drop=("onprem",), dead_man=30.0, suspend_time=3600.0)
+    """Idle machines stay for long, so that only the switch ends them: not before a slurmctld that
+    starts on a slow machine is back.
+    """
+    return sandbox(static_nodes=1, drop=("onprem",), dead_man=60.0, suspend_time=3600.0)
 
 
 def idle_machines(site: Sandbox, count: int) -> list[str]:

@@ -294,7 +294,8 @@ def test_ctrl_c_between_the_order_and_the_clouds_answer_waits_for_the_machine(
     site: Sandbox,
 ) -> None:
     """Nobody knows of it yet, and it is started and paid all the same."""
-    site.ec2.fail(Fault(kind=FaultKind.SLOW, action="RunInstances", seconds=10.0))
+    # Long, as this test may stand still between its look at the order and Ctrl-C; its client waits 25 s.
+    site.ec2.fail(Fault(kind=FaultKind.SLOW, action="RunInstances", seconds=18.0))
     trial = Trying(site, "dead")
     trial.until(" asked ")
 

@@ -102,7 +102,9 @@ def test_files_stay_as_long_as_their_user_has_a_job_there(site: Sandbox, scratch
 
 
 def test_a_machine_that_fails_its_check_after_a_job_is_replaced(site: Sandbox, place: Path) -> None:
-    job = site.submit(f"touch {place}/sick; sleep 12", "--partition=aws", user="root")
+    # Many short sleeps: however long the machine stands still, its agent sees the job run.
+    busy = f"touch {place}/sick; for n in $(seq 50); do sleep 0.5; done"
+    job = site.submit(busy, "--partition=aws", user="root")
     node = site.wait_job(job)["NodeList"]
     site.wait_for(lambda: "node-failed" in kinds(site, node), 2 * PATIENCE, "it is taken out")
     assert "slurm-elastic gate: exit 3: disk sda fails; twice" in why(site, "node-failed", node)

@@ -71,7 +71,7 @@ def machine(site: Sandbox, node: str, place: Path) -> Iterator[None]:
     config = configfile.load(site.layout.config)
     port = site.layout.read().ports.slurmctld
     join = Join(
-        head=f"127.0.0.1:{port}", heartbeat_timeout=15.0, stop_command=f"touch {place}/stopped"
+        head=f"127.0.0.1:{port}", heartbeat_timeout=60.0, stop_command=f"touch {place}/stopped"
     )
     text = program_of(replace(config, join=join), config.cloud("aws"))
     (place / "join").write_text(text)

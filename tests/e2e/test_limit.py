@@ -8,21 +8,23 @@ import pytest
 
 from slurm_elastic.policies.threat import Cause
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.ckpt import FILE_SIGN, SITE, begun_at, counter, each_once, kinds, migrations
+from tests.e2e.ckpt import FILE_SIGN, begun_at, counter, each_once, early, kinds, migrations
 
 pytestmark = pytest.mark.e2e
 STEPS = 280
 """Of a quarter of a second and more: longer than one limit of a minute, shorter than two."""
+TIMES = 9
+"""More than it takes where each run has half of its limit, and steps are slow."""
 
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    return sandbox(**SITE)
+    return sandbox(**early("15s"))
 
 
 def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> None:
     job = counter(
-        site, "--time=1", "--open-mode=append", comment=f"{FILE_SIGN},limit=3", steps=STEPS
+        site, "--time=1", "--open-mode=append", comment=f"{FILE_SIGN},limit={TIMES}", steps=STEPS
     )
     fields = site.wait_job(job, timeout=400)
     assert fields["JobState"] == "COMPLETED"
@@ -31,14 +33,14 @@ def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> No
     first, *later = begun_at(site, job)
     assert first == 0
     assert later == sorted(later)
-    assert 1 <= int(fields["Restarts"]) <= 3
+    assert 1 <= int(fields["Restarts"]) <= TIMES
     moves = [move for move in migrations(site) if move.run.job == job]
     assert {move.cause for move in moves} == {Cause.LIMIT}
     assert [move.image is not None for move in moves] == [True] * len(moves)
     assert "ckpt-saved" in kinds(site, f"job:{job}")
     said = (site.work / f"slurm-{job}.out").read_text()
     assert said.count("slurm-elastic: this job was saved at") == len(moves)
-    assert "its time limit of 00:01:00 ends (1 of 3 times)" in said
+    assert f"its time limit of 00:01:00 ends (1 of {TIMES} times)" in said
     assert "with its full time limit" in said
 
 

@@ -26,6 +26,7 @@ from tests.e2e.policy_site import (
     decisions,
     held,
     nodes,
+    not_at_midnight,
     starts,
     told,
     up,
@@ -51,6 +52,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 @pytest.fixture
 def under(site: Sandbox) -> Iterator[Callable[..., float]]:
     """``under(growth=..., ...)``: from now on the site has these policies; the time now."""
+    not_at_midnight()
     yield partial(configure, site)
     clear(site)
 

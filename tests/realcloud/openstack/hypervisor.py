@@ -1,7 +1,7 @@
 """A hypervisor for tests, part of nova by its setup: machines are entries in a dictionary.
 
 Unlike nova's own fake ones it keeps its identity over a restart, and a file says how big it is and
-what goes wrong: ``{"memory": MiB, "delay": seconds, "broken": "text"}``.
+what goes wrong: ``{"memory": MiB, "held": true, "broken": "text"}``.
 """
 
 import json
@@ -30,8 +30,8 @@ class Hypervisor(fake.FakeDriverWithoutFakeNodes):
 
     def spawn(self, context, instance, *args, **kwargs):
         """As the file says; the wait is this boot's alone."""
-        told = orders()
-        time.sleep(told.get("delay", 0))
+        while (told := orders()).get("held"):
+            time.sleep(0.1)
         if told.get("broken"):
             raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=told["broken"])
         return super().spawn(context, instance, *args, **kwargs)

@@ -59,7 +59,7 @@ class ControlPlane:
         return self._admin
 
     def hypervisor(self, **orders: object) -> None:
-        """``delay=seconds`` of each boot, ``broken=text``: each boot is aborted. None: all well."""
+        """``held=True``: boots wait until it is not; ``broken=text``: each is aborted. None: all well."""
         draft = self._orders.with_suffix(".new")
         draft.write_text(json.dumps(orders))
         draft.replace(self._orders)

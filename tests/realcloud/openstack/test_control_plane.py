@@ -197,11 +197,12 @@ class TestNova:
         assert provider.launch(spec_for(bed, provider, 1, generation="g3"))
 
     def test_a_machine_that_boots_slowly_can_be_ended(self, bed: PlaneBed) -> None:
-        bed.plane.hypervisor(delay=5)
+        bed.plane.hypervisor(held=True)
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         assert machine.state is InstanceState.PENDING
         provider.terminate([machine.id])
+        bed.plane.hypervisor()
         # nova lets the boot end first, and then shows a machine as if nothing had been asked.
         bed.admin.wait(bed.admin.is_empty, "the machine is gone")
 
@@ -263,7 +264,7 @@ class TestNova:
 
     def test_a_nova_that_hangs_holds_nobody(self, bed: PlaneBed) -> None:
         provider = bed.open(timeout=3.0)
-        spec = spec_for(bed, provider, 1)
+        spec = spec_for(bed, bed.open(), 1)  # which nova may take its time to answer
         pid = bed.plane.pid("nova-api")
         os.kill(pid, signal.SIGSTOP)
         try:

@@ -1,0 +1,15 @@
+"""Daemons of tests that come up at once have ports of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ports
+
+
+def test_a_port_that_was_given_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens there yet: its daemon may take its time."""
+    monkeypatch.setattr(ports, "RANGE", range(10_000, 10_040))
+    first = ports.free_ports(20)
+    assert first
+    assert not set(first) & set(ports.free_ports(40))
