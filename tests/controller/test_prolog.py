@@ -49,11 +49,13 @@ class Client:
         self.link.sendall(line.encode() + b"\n")
 
     def answer(self) -> str:
-        """All that comes until the daemon closes."""
+        """All that comes until the daemon closes, but for signs of life: a busy machine has time
+        for one anywhere.
+        """
         while part := self.link.recv(4096):
             self.text += part
         self.link.close()
-        return self.text.decode()
+        return self.text.decode().replace(".\n", "")
 
 
 Connect = Callable[..., Client]
