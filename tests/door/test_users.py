@@ -18,6 +18,7 @@ import needs
 import pytest
 from cost_cases import NOW as LATER
 from cost_cases import book, config_file
+from patience import patience
 from status_cases import NOW, busy_ledger
 
 from slurm_elastic import statedir
@@ -384,7 +385,7 @@ def answers_at(path: Path) -> bool:
 
 def wait_for(condition: object) -> None:
     assert callable(condition)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + patience(SECONDS)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.1)

@@ -27,9 +27,11 @@ SITE: Mapping[str, Any] = {
 }
 
 
-def early(slack: str) -> dict[str, Any]:
-    """``SITE`` that keeps so much time before an end: the machine may stand still for a part of it."""
-    checkpoint = {**SITE["elastic"]["checkpoint"], "slack": slack}
+def early(expected: str) -> dict[str, Any]:
+    """``SITE`` that takes a first save for so long, and begins it as much before an end: the machine may
+    stand still meanwhile.
+    """
+    checkpoint = {**SITE["elastic"]["checkpoint"], "expected": expected}
     return {**SITE, "elastic": {"checkpoint": checkpoint}}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from slurm_elastic.ledger import Decision
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import cleared, ledger
+from tests.e2e.world import ELASTIC, cleared, ledger
 
 FULL = ("--cpus-per-task=2", "--partition=aws")
 HELD = "slurm-elastic:hold:"
@@ -87,5 +86,5 @@ def alive(site: Sandbox, first: int) -> list[int]:
 
 def told(site: Sandbox, *command: str) -> str:
     """All of a command's words, however its table was folded."""
-    done = site.run([sys.executable, "-m", "slurm_elastic.cli.main", *command])
+    done = site.run([*ELASTIC, *command])
     return " ".join(done.stdout.split())

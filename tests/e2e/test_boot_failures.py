@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -23,10 +22,9 @@ from slurm_elastic.model import Exclusion
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
-from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, submit_many
+from tests.e2e.world import ELASTIC, back_to_zero, ledger, live_ec2, machines, submit_many
 
 pytestmark = pytest.mark.e2e
-ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 POOL = {f"pub{n}" for n in range(1, 7)}
 FULL = "--cpus-per-task=2"
 RESUME = 40.0

@@ -86,7 +86,7 @@ def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbo
     (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws,backup")
     # First, and in one look, as holds last for the cool-down only (20 s), and the job may start late.
     reasons = site.wait_for(
-        lambda: found if (found := holds(site)).keys() == {"pub1", "pub2", "pub3"} else None,
+        lambda: found if (found := holds(site)).keys() == {"pub1", "pub2", "pub3"} else {},
         60, "the pool is held",
     )  # fmt: skip
     assert all("InsufficientInstanceCapacity" in r for r in reasons.values())

@@ -4,7 +4,6 @@ of it once.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +23,7 @@ from tests.e2e.ckpt import (
     steps,
     wait_steps,
 )
-from tests.e2e.world import Until
+from tests.e2e.world import ELASTIC, Until
 
 pytestmark = pytest.mark.e2e
 EXIT_SIGN = "ckpt=signal,signal=HUP"
@@ -80,7 +79,7 @@ def test_an_operators_notice_and_a_save_now(site: Sandbox) -> None:
     job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 6)
     node = node_of(site, job)
-    ckpt = [sys.executable, "-m", "slurm_elastic.cli.main", "ckpt"]
+    ckpt = [*ELASTIC, "ckpt"]
     site.run([*ckpt, "now", str(job)])
     site.wait_for(lambda: "ckpt-saved" in kinds(site, f"job:{job}"), 60, "it is saved")
     assert site.job(job)["Restarts"] == "0"
@@ -118,7 +117,7 @@ def test_a_node_lost_without_notice_goes_on_from_the_last_save(site: Sandbox) ->
     """The daemon finds the machine gone; the program finds what it saved."""
     job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 6)
-    ckpt = [sys.executable, "-m", "slurm_elastic.cli.main", "ckpt"]
+    ckpt = [*ELASTIC, "ckpt"]
     site.run([*ckpt, "now", str(job)])
     site.wait_for(lambda: "ckpt-saved" in kinds(site, f"job:{job}"), 60, "it is saved")
     announce(site, node_of(site, job), notice=0.0)

@@ -4,7 +4,6 @@ each step of it once.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,10 +12,9 @@ from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, kinds, settled, wait_steps
 from tests.e2e.crash import FULL
-from tests.e2e.world import PATIENCE, Until, machines, partition_of, running_nodes
+from tests.e2e.world import ELASTIC, PATIENCE, Until, machines, partition_of, running_nodes
 
 pytestmark = pytest.mark.e2e
-PROGRAM = (sys.executable, "-m", "slurm_elastic.cli.main")
 JOBS = 10
 SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
 
@@ -25,7 +23,7 @@ SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
 def nothing_left_to_leave(site: Sandbox) -> Iterator[None]:
     """A test that fails leaves no drain to the next one."""
     yield
-    site.run([*PROGRAM, "resume", "--all"], check=False)
+    site.run([*ELASTIC, "resume", "--all"], check=False)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 
 def command(site: Sandbox, *words: str) -> str:
-    return site.run([*PROGRAM, *words]).stdout
+    return site.run([*ELASTIC, *words]).stdout
 
 
 def in_cloud(site: Sandbox, cloud: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,9 @@ import pytest
 
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.world import Until, live_ec2, machines, running_nodes
+from tests.e2e.world import ELASTIC, Until, live_ec2, machines, running_nodes
 
 pytestmark = pytest.mark.e2e
-ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 FULL = "--cpus-per-task=2"
 AS_AT_SITES = ("ReturnToService=1", "SlurmdParameters=shutdown_on_reboot")
 """The sandbox lets nodes return whatever they report, which no site does."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.submission import ask_sbatch
-from tests.e2e.world import running_nodes
+from tests.e2e.world import ELASTIC, running_nodes
 
 pytestmark = pytest.mark.e2e
 SCRIPT = "#!/bin/sh\n#SBATCH --time=30 --ntasks=2\n#SBATCH --comment='two words'\nsleep 1\n"
@@ -35,7 +34,7 @@ def script(site: Sandbox) -> Path:
 
 
 def price(site: Sandbox, *words: str, user: str = "nobody") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "price", *words]
+    command = [*ELASTIC, "price", *words]
     return site.run(command, user=user, check=False)
 
 

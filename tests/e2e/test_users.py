@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ import pytest
 from slurm_elastic import nodeproc
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD
-from tests.e2e.world import running_nodes
+from tests.e2e.world import ELASTIC, running_nodes
 
 pytestmark = pytest.mark.e2e
+PLAIN = (sys.executable, "-m", "slurm_elastic.cli.main")
 OPENS = "import os, sys; [os.open(p, os.O_RDONLY) for p in sys.argv[1:]]"
 
 
@@ -25,9 +26,10 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(slurm_conf=("PrivateData=jobs",), static_nodes=0)
 
 
-def as_user(site: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", *words]
-    return site.run(command, user="nobody", check=False)
+def as_user(
+    site: Sandbox, *words: str, program: Sequence[str] = ELASTIC
+) -> subprocess.CompletedProcess[str]:
+    return site.run([*program, *words], user="nobody", check=False)
 
 
 def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: Sandbox) -> None:
@@ -55,7 +57,7 @@ def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: San
     assert slurmctld is not None
     nodeproc.send(slurmctld, signal.SIGSTOP)
     try:
-        view = json.loads(as_user(site, "status", "--json").stdout)
+        view = json.loads(as_user(site, "status", "--json", program=PLAIN).stdout)
     finally:
         nodeproc.send(slurmctld, signal.SIGCONT)
     assert "no answer in 5 s" in view["slurm_error"]

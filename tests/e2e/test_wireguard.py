@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.doctor import network
 from slurm_elastic.hub.rules import TABLE
 from slurm_elastic.model import Level
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
-from tests.e2e.lab_site import PATIENCE, Site, no_sshd, public_key, site_on
+from tests.e2e.lab_site import PATIENCE, Site, no_sshd, passes, public_key, site_on
 from tests.e2e.world import ledger
 from tests.netns import INSIDE, NAT, Lab
 
@@ -160,7 +159,7 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
     assert all(most - 4 < size <= most for most, size in zip(said, advised, strict=True))
     netns.sh("ip", "link", "set", site.network.interface, "mtu", str(min(advised)))
     for address in site.addresses().values():
-        assert network._passes(address, min(advised))
+        assert passes(address, min(advised))
     lab.on("router", "nft", "delete", "table", "ip", "narrow")
     netns.sh("ip", "link", "set", site.network.interface, "mtu", str(site.network.mtu))
     assert {f.level for f in site.doctor()["MTU"]} == {Level.OK}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -22,6 +23,15 @@ from slurm_elastic.sandbox.daemons import SLURMCTLD
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 
 PATIENCE = 120.0
+PATIENT = """
+import sys
+from slurm_elastic.cli.main import main
+from slurm_elastic.slurm import prompt
+prompt.PATIENCE = 60.0
+sys.exit(main())
+"""
+ELASTIC = (sys.executable, "-c", PATIENT)
+"""Our command, for which slurmctld may stand still for longer than for who waits at a screen."""
 MULTIFACTOR = (
     "PriorityType=priority/multifactor",
     "PriorityWeightAge=1000",
