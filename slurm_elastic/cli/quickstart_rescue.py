@@ -38,7 +38,7 @@ n=$(cat {_NAME}.state 2>/dev/null || echo 0)
 save() {{ echo "$n" > {_NAME}.new; mv {_NAME}.new {_NAME}.state; }}
 trap save USR1                                  # save, and go on
 trap 'save; held=1; while [ "$held" ]; do sleep 1; done' USR2   # save, and wait to be moved
-trap 'sleep 10; held=' CONT     # the move does not come: go on here; else SIGTERM comes with it
+trap 'sleep 10 && held=' CONT  # the move does not come: go on here; else SIGTERM comes with it
 echo "$n" >> {_NAME}.runs
 while [ "$n" -lt {STEPS} ]; do echo "$((++n))" >> {_NAME}.steps; sleep 0.2; done
 """

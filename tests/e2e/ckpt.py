@@ -47,7 +47,7 @@ n=$(cat "$state" 2>/dev/null || echo 0)
 save() { echo "$n" > "$state.new"; mv "$state.new" "$state"; }
 trap 'save' USR1
 trap 'save; held=1; while [ "$held" ]; do sleep 1; done' USR2
-trap 'sleep 10; held=' CONT
+trap 'sleep 10 && held=' CONT
 trap 'save; exit 0' HUP
 echo "$n" >> "runs-$SLURM_JOB_ID"
 while [ "$n" -lt STEPS ] && [ ! -e "enough-$SLURM_JOB_ID" ]; do
