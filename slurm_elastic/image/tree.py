@@ -88,12 +88,12 @@ _INITRD = """\
 # knows the machine by them before udev has looked for anything. See initramfs-tools(7).
 [ "$1" != prereqs ] || exit 0
 cd "$DESTDIR/lib/modules/$version/kernel" || exit 0
-rm -rf drivers/infiniband drivers/md drivers/block/drbd drivers/block/rbd.ko* \
-  net/ceph net/sunrpc fs/btrfs fs/f2fs fs/jfs fs/lockd fs/netfs fs/nfs fs/nfs_common \
+rm -rf drivers/infiniband drivers/md drivers/block/drbd drivers/block/rbd.ko* \\
+  net/ceph net/sunrpc fs/btrfs fs/f2fs fs/jfs fs/lockd fs/netfs fs/nfs fs/nfs_common \\
   fs/reiserfs fs/xfs
-[ ! -d drivers/net ] || find drivers/net -name '*.ko*' ! -name 'virtio_net.ko*' \
-  ! -name 'net_failover.ko*' ! -name 'ena.ko*' ! -name 'gve.ko*' ! -name 'hv_netvsc.ko*' \
-  ! -name 'xen-netfront.ko*' ! -name 'vmxnet3.ko*' ! -name 'ixgbevf.ko*' ! -name 'e1000*.ko*' \
+[ ! -d drivers/net ] || find drivers/net -name '*.ko*' ! -name 'virtio_net.ko*' \\
+  ! -name 'net_failover.ko*' ! -name 'ena.ko*' ! -name 'gve.ko*' ! -name 'hv_netvsc.ko*' \\
+  ! -name 'xen-netfront.ko*' ! -name 'vmxnet3.ko*' ! -name 'ixgbevf.ko*' ! -name 'e1000*.ko*' \\
   ! -name '8139cp.ko*' ! -name 'mii.ko*' -delete
 # udev looks for the disk here; for all else once the root is there.
 udev=$DESTDIR/scripts/init-top/udev

@@ -220,19 +220,19 @@ class EmulatedCloud:
         return (m for m in self.machines.values() if m.spot_request)
 
     def interrupt(self, ids: Iterable[str], notice: float, now: float) -> Sequence[str]:
-        """Announce to take these spot machines ``notice`` seconds from now; the ids announced. Of
-        one that is announced already, the sooner time counts.
+        """Announce to take these spot machines ``notice`` seconds from now; the ids announced.
+
+        A second notice counts, and is told, where its time is sooner than the first one's.
         """
         if notice < 0:
             raise SandboxError(f"a notice cannot be {notice} seconds long")
         chosen = [self._spot(instance_id) for instance_id in ids]
         for machine in chosen:
             before = machine.interruption
-            if before is None:
-                machine.interruption = Interruption(now, now + notice)
+            if before is None or now + notice < before.deadline:
+                announced = before.announced if before else now
+                machine.interruption = Interruption(announced, now + notice)
                 self.queue.warn(machine.region, machine.id, now + notice)
-            elif now + notice < before.deadline:
-                machine.interruption = Interruption(before.announced, now + notice)
         return [machine.id for machine in chosen]
 
     def shut_down(self, ids: Iterable[str]) -> Sequence[str]:

@@ -74,7 +74,7 @@ class Head:
         """Every process there ends with its init; so do its control groups, which have its name."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(patience(30))
-        eventually(self._has_no_groups, 60, "its control groups are removed")
+        eventually(self._has_no_groups, 60, lambda: "its control groups are still there")
 
     def _has_no_groups(self) -> bool:
         """Not as long as a process there has not ended."""

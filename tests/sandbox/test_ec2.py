@@ -299,7 +299,9 @@ def test_a_spot_machine_is_announced_and_then_taken(
     assert gone["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
-def test_an_interruption_is_told_once_in_the_queue(control: Ec2Control, run: Run) -> None:
+def test_an_interruption_is_told_in_the_queue_once_or_when_it_comes_sooner(
+    control: Ec2Control, run: Run
+) -> None:
     first, second = run(2)
     control.interrupt([first], notice=60.0)
     control.interrupt([first, second], notice=300.0)
@@ -313,6 +315,12 @@ def test_an_interruption_is_told_once_in_the_queue(control: Ec2Control, run: Run
         assert machine.interruption is not None
         assert 0 <= machine.interruption.deadline - (deadlines[machine.id] or 0.0) < 1.0
     source.done([t.handle for t in told])
+    control.interrupt([first], notice=20.0)
+    (again,) = source.read(5.0)
+    assert again.notice is not None
+    assert again.notice.instance == first
+    assert (again.notice.deadline or 0.0) < (deadlines[first] or 0.0)
+    source.done([again.handle])
     control.reset()
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
