@@ -10,13 +10,14 @@ import functools
 import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 MAX_HOSTS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?", re.ASCII)
-_TAIL = re.compile(r"^(.*?)(\d+)$")
+_DIGITS = "0123456789"
 
 
 class HostlistError(ValueError):
@@ -85,11 +86,12 @@ def _expand_item(item: str, text: str) -> Iterator[str]:
     parts.append([item[last:]])
     if math.prod(len(part) for part in parts) > MAX_HOSTS:  # before they are multiplied out
         raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
-    for combination in itertools.product(*parts):
-        name = "".join(combination)
-        if not _NAME.fullmatch(name):
-            raise HostlistError(f"hostlist {text!r}: {name!r} is not a host name")
-        yield name
+    names = map("".join, itertools.product(*parts))
+    first = next(names)
+    if not _NAME.fullmatch(first):  # all others have other digits alone
+        raise HostlistError(f"hostlist {text!r}: {first!r} is not a host name")
+    yield first
+    yield from names
 
 
 def _expand_group(group: str, text: str) -> list[str]:
@@ -111,16 +113,17 @@ def _expand_group(group: str, text: str) -> list[str]:
 
 def _runs(names: Iterable[str]) -> list[str]:
     """One item per prefix and number width; ``p[1-3,7]`` or a bare name."""
-    groups: dict[tuple[str, int], set[int]] = {}
+    groups: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     plain: set[str] = set()
     for name in names:
-        match = _TAIL.match(name)
-        if match is None or len(match[2]) > 15:
+        prefix = name.rstrip(_DIGITS)
+        tail = name[len(prefix) :]
+        if not 0 < len(tail) <= 15:
             plain.add(name)
             continue
         # Width matters only where it pads: p9 and p10 belong together, p09 and p9 do not.
-        width = len(match[2]) if match[2][0] == "0" and len(match[2]) > 1 else 0
-        groups.setdefault((match[1], width), set()).add(int(match[2]))
+        width = len(tail) if tail[0] == "0" and len(tail) > 1 else 0
+        groups[prefix, width].add(int(tail))
     _merge_padded(groups)
     items = [_format(prefix, width, nums) for (prefix, width), nums in groups.items()]
     return sorted(plain) + [item for item in sorted(items) if item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
@@ -10,6 +11,8 @@ from msgspec import Struct
 
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
+
+_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 
 
 class Phase(Enum):
@@ -27,10 +30,15 @@ def phase(node: SlurmNode) -> Phase:
     POWERING_UP wins: a node asked for again while it was going down is wanted up. POWER_DOWN on a
     busy node (``allocated!``) only announces what follows its jobs, so the node is up.
     """
-    states = node.states
+    return _phase(node.states)
+
+
+@functools.lru_cache(maxsize=1024)
+def _phase(states: frozenset[str]) -> Phase:
+    """Tens of thousands of nodes have few of them."""
     if states & {"POWERING_UP", "POWER_UP"}:
         return Phase.POWERING_UP
-    if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not is_busy(node)):
+    if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not states & _BUSY):
         return Phase.POWERING_DOWN
     if "POWERED_DOWN" in states:
         return Phase.POWERED_DOWN
@@ -60,7 +68,7 @@ def is_drained(node: SlurmNode) -> bool:
 
 def is_busy(node: SlurmNode) -> bool:
     """Some job holds the node (COMPLETING counts: its processes may still run)."""
-    return bool(node.states & {"ALLOCATED", "MIXED", "COMPLETING"})
+    return not node.states.isdisjoint(_BUSY)
 
 
 def is_unneeded(node: SlurmNode) -> bool:

@@ -164,8 +164,8 @@ def node(raw: RawNode) -> SlurmNode:
         partitions=tuple(raw.partitions or ()),
         address=raw.address or "",
         port=_whole(raw.port, 0),
-        cpus=int(number(raw.cpus) or 0),
-        memory=int(number(raw.real_memory) or 0),
+        cpus=_whole(raw.cpus, 0),
+        memory=_whole(raw.real_memory, 0),
         last_busy=number(raw.last_busy) or 0.0,
         boot_time=number(raw.boot_time) or 0.0,
         weight=_whole(raw.weight, 0),
@@ -258,6 +258,8 @@ def array_tasks(text: str) -> int:
 
 
 def _whole(value: object, unknown: int) -> int:
+    if type(value) is int:
+        return value
     read = number(value)
     return unknown if read is None else int(read)
 

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import secrets
 import selectors
 import subprocess
 import threading
@@ -428,7 +427,7 @@ class SlurmCli:
 
     def _queue_text(self) -> tuple[SlurmJob, ...]:
         """22.05's queue, without ``--json``."""
-        mark = f"<{secrets.token_hex(8)}>"
+        mark = f"<{os.urandom(8).hex()}>"
         text, command = QueueText(mark), ("squeue", "--all", "--Format")
         try:
             options = queue_text.options(mark)

@@ -8,8 +8,8 @@ names and comments, line breaks too.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
 from sys import intern
 
 from slurm_elastic.hostlist import expand
@@ -103,8 +103,8 @@ def _job(
         cpus=max(_whole(cpus, 1), 1),
         limit=_limit(limit),
         priority=_whole(priority, 0),
-        gres=" ".join(_given(wants)),
-        job_gres=intern(" ".join(_given((job_wants,)))),
+        gres=_given(wants),
+        job_gres=_given((job_wants,)),
         features=intern(_text(features)),
         eligible=_time(eligible),
         description=intern(_description(reason, reason_list)),
@@ -114,7 +114,7 @@ def _job(
         node_memory=_memory(memory),
         end=_time(end) if found & ENDED else 0.0,
         preempted=preempted(found, _time(start), _time(end), _time(preempt)),
-        allocated=intern("" if nodes in _NONE else " ".join(_given((allocated,)))),
+        allocated="" if nodes in _NONE else _given((allocated,)),
     )
 
 
@@ -131,14 +131,17 @@ def _text(value: str) -> str:
     return "" if value == "(null)" else value
 
 
-def _given(values: tuple[str, ...]) -> Iterator[str]:
-    return (value for value in values if value not in _NONE)
+@functools.lru_cache(maxsize=1024)
+def _given(values: tuple[str, ...]) -> str:
+    """Few texts are in tens of thousands of records."""
+    return " ".join(value for value in values if value not in _NONE)
 
 
 def _time(value: str) -> float:
     return 0.0 if value in _NONE else float(value)
 
 
+@functools.lru_cache(maxsize=1024)
 def _limit(value: str) -> int | None:
     """Seconds of ``[DAYS-][HOURS:]MINUTES:SECONDS``; None for a word, as UNLIMITED."""
     found = _LIMIT.fullmatch(value)

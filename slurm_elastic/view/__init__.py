@@ -36,7 +36,7 @@ from slurm_elastic.view.next_action import (
     POWERED_DOWN,
     Outlook,
     node_note,
-    node_state,
+    node_states,
 )
 from slurm_elastic.view.rows import (
     BreakerView,
@@ -89,15 +89,14 @@ class _Join:
             if machine.suspending is None and (other is None or _order(other) < _order(machine)):
                 self.newest[machine.instance.node] = machine
         with_machine = {m.instance.node for m in self.live}
-        unknown = facts.ledger_error is not None
-        self.state_of = {
-            name: node_state(
-                self.node(name), self.hold_of.get(name), has_machine=unknown or name in with_machine
-            )
-            for pool in self.pools
-            for name in pool.nodes
-            if facts.nodes is not None
-        }
+        if facts.ledger_error is not None:
+            with_machine |= self.pool_of.keys()
+        self.state_of: dict[str, str] = {}
+        self._counts: dict[str, Counter[str]] = {}
+        for pool in self.pools:
+            states = node_states(pool.nodes, facts.nodes, self.hold_of, with_machine)
+            self.state_of |= states
+            self._counts[pool.name] = Counter(states.values())
 
     def outlook(self, cloud: str) -> Outlook:
         """Made once a cloud."""
@@ -109,8 +108,7 @@ class _Join:
         return (self.facts.nodes or {}).get(name)
 
     def states(self, pools: Iterable[Pool]) -> dict[str, int]:
-        names = (name for pool in pools for name in pool.nodes)
-        found = Counter(self.state_of[name] for name in names if name in self.state_of)
+        found = sum((self._counts[pool.name] for pool in pools), Counter[str]())
         first = (IN_USE, IDLE, BOOTING, HELD, DOWN)
         order = [s for s in first if s in found] + sorted(found.keys() - set(first))
         return {state: found[state] for state in order}

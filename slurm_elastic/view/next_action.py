@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
@@ -69,6 +69,32 @@ def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: b
     if is_drained(node):
         return DRAINED
     return IDLE if has_machine else NO_MACHINE
+
+
+def node_states(
+    names: Iterable[str],
+    nodes: Mapping[str, SlurmNode] | None,
+    holds: Mapping[str, Exclusion],
+    with_machine: Container[str],
+) -> dict[str, str]:
+    """``node_state`` of each; none where Slurm's ``nodes`` are not known. Nodes of whom nobody says
+    anything, nearly all of many thousands, are alike where Slurm has the same states for them.
+    """
+    if nodes is None:
+        return {}
+    found: dict[str, str] = {}
+    alike: dict[tuple[frozenset[str], bool], str] = {}
+    for name in names:
+        node, hold, has_machine = nodes.get(name), holds.get(name), name in with_machine
+        if node is None or hold is not None or node.reason:
+            found[name] = node_state(node, hold, has_machine=has_machine)
+            continue
+        key = (node.states, has_machine)
+        state = alike.get(key)
+        if state is None:
+            state = alike[key] = node_state(node, None, has_machine=has_machine)
+        found[name] = state
+    return found
 
 
 def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: float) -> str:

@@ -380,6 +380,24 @@ def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
     assert first["at"] < second["at"]
 
 
+def test_the_program_ends_when_all_is_said(config_file: Path, tmp_path: Path) -> None:
+    """With its own exit code, though it takes nothing apart first."""
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    for file, code in ((config_file, 1), (tmp_path / "none.yaml", 2)):
+        done = subprocess.run(
+            [*command, str(file), "status", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=False,
+        )
+        assert done.returncode == code
+        if code == 2:
+            assert "none.yaml" in done.stderr
+        else:
+            assert msgspec.json.decode(done.stdout)["cluster"] == "alps"
+
+
 def test_a_reader_that_goes_away_is_no_traceback(config_file: Path) -> None:
     command = f"{sys.executable} -m slurm_elastic.cli.main --config {config_file} status"
     done = subprocess.run(
