@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,11 +16,12 @@ from rich.table import Table
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import duration
+from slurm_elastic.cli.simulate_tables import duration, told, unserved
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.policies.release import Order
+from slurm_elastic.simulate.comparison import LEAST, Comparison, compared
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
@@ -28,12 +29,15 @@ from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The document that ``--json`` writes. ``chosen`` is None where nothing keeps the limit."""
+    """The document that ``--json`` writes. ``chosen`` is None where nothing keeps the limit;
+    ``beside`` compares it with the site as it is configured, None where that is not possible.
+    """
 
     workload: str
     tried: tuple[Tried, ...]
     front: tuple[str, ...]
     chosen: str | None
+    beside: Comparison | None = None
     version: int = 1
 
 
@@ -42,9 +46,10 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = kinds.add_parser(
         "policy",
         help="tell which policy suits the history",
-        description="Try policies and their parameters on a history. Print the policies that no "
-        "other beats in both cost and mean wait, the best one within a limit, and its lines for "
-        "the configuration.",
+        description="Try policies and their parameters on a history, and the site as it is "
+        "configured. Print the policies that no other beats in both cost and mean wait, the best "
+        "one within a limit, how it compares with the site as it is, and its lines for the "
+        "configuration.",
         epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
     history.add_arguments(parser)
@@ -78,34 +83,43 @@ def run(args: argparse.Namespace) -> int:
     tried = search(setting, args.policies, args.rounds)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
+    now = next((one for one in tried if one.policy == CONFIGURED), None)
+    beside = _beside(setting, chosen, now, args.seed)
     console = Output()
-    console.print(_table(best, chosen))
+    console.print(_table(best, chosen, now))
+    for sentence in _compare(chosen, now, beside):
+        console.print(sentence, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
-    for note in setting.told(one.policy for one in tried):
+    notes = setting.told(one.policy for one in tried)
+    for note in (*notes, *unserved([chosen] if chosen else [])):
         print(f"note: {note}", file=sys.stderr)
     found = Found(
         workload=setting.source,
         tried=tuple(tried),
         front=tuple(one.policy for one in best),
         chosen=chosen.policy if chosen else None,
+        beside=beside,
     )
     if args.json:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if args.plot:
         from slurm_elastic.cli.plots import front_page
 
-        args.plot.write_text(front_page(tried, best, chosen, setting.source), encoding="utf-8")
+        page = front_page(tried, best, chosen, now, setting.source)
+        args.plot.write_text(page, encoding="utf-8")
     return 0 if chosen else 1
 
 
 def search(setting: history.Setting, policies: str | None, rounds: int) -> list[Tried]:
-    """All that was tried, in the order of trying."""
+    """All that was tried, in the order of trying: the site as it is configured first."""
     tried: list[Tried] = []
-    names = split(policies) if policies else grid()
+    names = [CONFIGURED, *(split(policies) if policies else grid())]
+    names = list(dict.fromkeys(names))
     with history.progress(len(setting.jobs) * len(names) * rounds) as advance:
         for _ in range(rounds):
             for name in names:
-                tried += _tried(setting, name, advance, strict=bool(policies))
+                asked = bool(policies) and name != CONFIGURED
+                tried += _tried(setting, name, advance, strict=asked)
             names = neighbours([t.policy for t in front(tried)], [t.policy for t in tried])
     if not tried:
         raise ConfigError("no policy makes sense here")
@@ -126,16 +140,44 @@ def _tried(
     return [Tried(policy=policy, figures=outcome.figures)]
 
 
-def _table(best: Sequence[Tried], chosen: Tried | None) -> Table:
+def _beside(
+    setting: history.Setting, chosen: Tried | None, now: Tried | None, seed: int
+) -> Comparison | None:
+    """Both are simulated once more: of what was tried only the figures are kept."""
+    if chosen is None or now is None or chosen == now:
+        return None
+    ours, other = (
+        simulate(setting.jobs, setting.scenario(one.policy), setting.history.start)
+        for one in (chosen, now)
+    )
+    return compared(ours, other, seed)
+
+
+def _compare(chosen: Tried | None, now: Tried | None, beside: Comparison | None) -> Iterator[str]:
+    """How the choice compares with the site as it is, in sentences."""
+    if chosen is None or now is None:
+        return
+    if chosen == now:
+        yield "The site as it is configured is the best of these."
+    elif beside is None:
+        yield (
+            f"{chosen.policy} beside the site as it is configured: the history has fewer than "
+            f"{LEAST} whole weeks with costs, so nobody can say how sure the difference is."
+        )
+    else:
+        yield f"{chosen.policy} beside the site as it is configured: {told(beside)}."
+
+
+def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("")
     table.add_column("policy", overflow="fold")
     for name in ("cost", "mean wait", "p95 wait", "used", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in best:
+    for one in best if now is None or now in best else (*best, now):
         figures = one.figures
         table.add_row(
-            ">" if one == chosen else "",
+            ">" if one == chosen else "now" if one == now else "",
             one.policy,
             f"${figures.cost:,.2f}",
             duration(figures.mean_wait),

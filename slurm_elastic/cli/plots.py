@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.cli import report_text
 from slurm_elastic.cli.history import Setting
+from slurm_elastic.cli.simulate_tables import WORDS
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Offer
 from slurm_elastic.policies.checkpoint import AnyPolicy
-from slurm_elastic.simulate import series
+from slurm_elastic.simulate import breakdown, series
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.search import Tried
@@ -78,32 +80,76 @@ def table(head: Sequence[str], rows: Rows) -> str:
 
 
 def report_page(
-    runs: Sequence[tuple[str, Outcome]], setting: Setting, head: Sequence[str], rows: Rows
+    runs: Sequence[tuple[str, Outcome]],
+    setting: Setting,
+    head: Sequence[str],
+    rows: Rows,
+    seed: int,
 ) -> str:
-    """A simulation's report: the table, and for each policy what happened over time."""
+    """A simulation's report: what comes of it, from what, and what happened over time."""
     start = setting.history.start
-    notes = [
-        f'<p class="note">{html.escape(note)}</p>'
-        for note in setting.told(name for name, _ in runs)
-    ]
+    policies = [name for name, _ in runs]
     upright = list(zip(head, *rows, strict=True))
+    pools = setting.base.pools
     parts = [
+        *map(_paragraph, report_text.conclusion(runs, seed)),
         table(upright[0], upright[1:]),
-        *notes,
+        _paragraph(" ".join(WORDS.split()), "note"),
+        *_section("Assumptions"),
+        *map(_paragraph, report_text.assumptions(setting, seed, policies)),
+        table(*report_text.machines(pools)),
+        *_section("Prices"),
+        table(*report_text.prices(pools)),
+        *_section("Over time"),
         _compared("Cost so far", "$", runs, series.cost, start),
+        _compared("Waiting jobs", "jobs", runs, series.queue, start),
+        *(_machines(policy, outcome, start) for policy, outcome in runs),
+        *_section("By month"),
+        table(*report_text.months(runs, start)),
+        *_section("How long jobs wait"),
+        _waits(runs),
+        *_section("By account"),
+        table(*report_text.accounts(runs, setting)),
+        *_section("Spot prices"),
+        *_spot_prices(runs, setting),
     ]
-    parts.append(_compared("Waiting jobs", "jobs", runs, series.queue, start))
-    for policy, outcome in runs:
-        parts.append(_machines(policy, outcome, start))
+    return page(f"Simulation of {Path(setting.source).name}", parts)
+
+
+def _section(title: str) -> tuple[str]:
+    return (f"<h2>{html.escape(title)}</h2>",)
+
+
+def _paragraph(text: str, kind: str = "") -> str:
+    mark = f' class="{kind}"' if kind else ""
+    return f"<p{mark}>{html.escape(text)}</p>"
+
+
+def _spot_prices(runs: Sequence[tuple[str, Outcome]], setting: Setting) -> list[str]:
     scenarios = [setting.scenario(policy) for policy, _ in runs]
     policies = list(dict.fromkeys(scenario.checkpoints.policy for scenario in scenarios))
-    parts += [
-        _prices(pool.name, sold.offer, sold.market, policies, start)
+    found = [
+        _prices(pool.name, sold.offer, sold.market, policies, setting.history.start)
         for pool in setting.base.pools
         for sold in pool.sold[:MOST_PRICES]
         if sold.market is not None
     ]
-    return page(f"Simulation of {Path(setting.source).name}", parts)
+    return found or [_paragraph("No spot prices were given: machines are bought on demand.")]
+
+
+def _waits(runs: Sequence[tuple[str, Outcome]]) -> str:
+    """The share of jobs by the longest that they wait, from none to all."""
+    picture, axes = figure("Jobs that wait so long at most", "", "% of the jobs")
+    for policy, outcome in runs:
+        steps = [(0, 0.0), *series.thinned(breakdown.waits(outcome))]
+        axes.plot(
+            [when for when, _ in steps], [100 * share for _, share in steps],
+            drawstyle="steps-post", label=policy, linewidth=1,
+        )  # fmt: skip
+    axes.set_xscale("symlog", linthresh=60)
+    axes.set_xlabel("seconds")
+    axes.legend(fontsize="small")
+    return svg(picture)
 
 
 def _compared(
@@ -171,7 +217,11 @@ def _line(
 
 
 def front_page(
-    tried: Sequence[Tried], best: Sequence[Tried], chosen: Tried | None, source: str
+    tried: Sequence[Tried],
+    best: Sequence[Tried],
+    chosen: Tried | None,
+    now: Tried | None,
+    source: str,
 ) -> str:
     """Cost against mean wait of all that was tried; the front as a line."""
     picture, axes = figure("Policies on this history", "cost ($)", "mean wait (s)")
@@ -187,6 +237,11 @@ def front_page(
         axes.scatter(
             [chosen.figures.cost], [chosen.figures.mean_wait],
             s=90, facecolors="none", edgecolors="#c30", linewidths=2, label=chosen.policy, zorder=3,
+        )  # fmt: skip
+    if now:
+        axes.scatter(
+            [now.figures.cost], [now.figures.mean_wait],
+            s=60, marker="s", color="#06c", label="as it is configured", zorder=3,
         )  # fmt: skip
     axes.legend()
     rows = [[t.policy, f"${t.figures.cost:,.2f}", f"{t.figures.mean_wait:,.0f} s"] for t in best]

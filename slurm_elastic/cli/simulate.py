@@ -13,7 +13,7 @@ from msgspec import Struct
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import cells, render
+from slurm_elastic.cli.simulate_tables import cells, render, unserved
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.engine import simulate
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from slurm_elastic.cli.plots import report_page
 
-        page = report_page(runs, setting, *cells(result.rows))
+        page = report_page(runs, setting, *cells(result.rows), args.seed)
         args.html.write_text(page, encoding="utf-8")
     return 0
 
@@ -115,7 +115,7 @@ def _result(setting: history.Setting, runs: Sequence[tuple[str, Outcome]], seed:
         notes=(
             *setting.told(row.policy for row in rows),
             *_cancelled(setting.history.cancelled, len(setting.jobs)),
-            *_unserved(rows),
+            *unserved(rows),
         ),
         complaints=tuple(setting.history.complaints.sentences()),
         rows=rows,
@@ -128,11 +128,3 @@ def _cancelled(cancelled: int, ran: int) -> Iterator[str]:
             f"{cancelled:,} of {cancelled + ran:,} jobs were cancelled before they ran, and are"
             " left out"
         )
-
-
-def _unserved(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows:
-        if row.figures.too_large:
-            yield f"{row.policy}: {row.figures.too_large} jobs need more than any pool has"
-        if row.figures.unserved:
-            yield f"{row.policy}: {row.figures.unserved} jobs were never started"

@@ -27,7 +27,6 @@ from slurm_elastic.policies.ranking import KEYS
 NODE_ADDRESSES = ("registration", "provider")
 _LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
 _SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
-_LONGEST_NODE_NAME = 63
 _MOST_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -35,6 +34,7 @@ _CLUSTER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/-]{0,127}")
 _GRES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _RESERVED = ("default", "all")  # slurm.conf(5): not names but keywords in any case
+_NO_NODES = frozenset({*_RESERVED, "localhost"})
 
 _NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
 _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
@@ -177,8 +177,7 @@ def _node_names(draft: Draft) -> None:
             draft.problems.add(at, shown(hostlist), _hostlist_form(hostlist))
             continue
         names = draft.nodes[i]
-        odd = [n for n in names if len(n) > _LONGEST_NODE_NAME or not _NAME.fullmatch(n)]
-        if odd or any(n.lower() in (*_RESERVED, "localhost") for n in names):
+        if not all(map(_NAME.fullmatch, names)) or not _NO_NODES.isdisjoint(map(str.lower, names)):
             expected = f"names of {_NAME_FORM}, no keyword of Slurm"
             draft.problems.add(at, shown(hostlist), expected)
         _own_twice(draft, at, names)
@@ -197,13 +196,16 @@ def _node_count(draft: Draft) -> None:
 
 
 def _own_twice(draft: Draft, at: KeyPath, names: list[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
         draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
 
 
 def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:
     """Complain once for each earlier pool that has some of ``names``."""
+    if owner.keys().isdisjoint(names):
+        owner.update(dict.fromkeys(names, i))
+        return
     shared: dict[int, list[str]] = {}
     for name in names:
         other = owner.setdefault(name, i)

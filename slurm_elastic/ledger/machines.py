@@ -36,6 +36,8 @@ MACHINE_COLUMNS = (
     "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
     "stopping, stopped, born, tunnel_key"
 )
+_JOBS = msgspec.json.Decoder(tuple[int, ...])
+_ACCOUNTS = msgspec.json.Decoder(dict[str, int])
 MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 GONE = "terminated in the cloud"
 SEEN = """
@@ -519,7 +521,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
     return Machine(
         instance=instance,
         pool=row["pool"],
-        jobs=msgspec.json.decode(row["jobs"], type=tuple[int, ...]),
+        jobs=_JOBS.decode(row["jobs"]),
         last_seen=row["last_seen"],
         misses=row["misses"],
         suspending=row["suspending"],
@@ -527,7 +529,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         why=row["why"],
         worst_price=row["worst_price"],
         registered=row["registered"],
-        accounts=msgspec.json.decode(row["accounts"], type=dict[str, int]),
+        accounts=_ACCOUNTS.decode(row["accounts"]),
         stopping=row["stopping"],
         stopped=row["stopped"],
         born=row["born"],

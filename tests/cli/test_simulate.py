@@ -244,6 +244,20 @@ def test_a_page_with_plots_opens_without_a_network(tmp_path: Path) -> None:
         assert outside not in pages[0]
 
 
+def test_the_page_says_what_comes_of_it_from_what_and_for_whom(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert simulate("--compare", "slurm,on_demand+idle(60)", "--html", str(out)) == 0
+    page = out.read_text()
+    for title in ("Assumptions", "Prices", "Over time", "By month", "How long jobs wait",
+                  "By account", "Spot prices"):  # fmt: skip
+        assert f"<h2>{title}</h2>" in page
+    assert "on_demand+idle(60) costs least" in page
+    assert "Beside slurm: " in page or "How sure that is beside slurm" in page
+    assert "Random choices begin with seed 0" in page
+    assert "<td>2021-03</td>" in page
+    assert "No spot prices were given" in page
+
+
 def test_the_page_draws_the_threshold_that_is_simulated(tmp_path: Path) -> None:
     prices, page = tmp_path / "prices.csv", tmp_path / "page.html"
     prices.write_text(PRICES.format(begin="2014-01-01T00:00:00Z", end="2014-02-01T00:00:00Z"))

@@ -1,0 +1,74 @@
+"""How sure a difference between two policies is."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_elastic.policies.release import Idle
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.comparison import Interval, compared, weeks
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+DAY = 86400
+
+
+def run(jobs: Jobs, machines: int, idle: int) -> Outcome:
+    pool = PoolModel(
+        name="p", machines=machines, price=1.0, release=Idle(idle), boot=BootTimes(((1, 60),))
+    )
+    return simulate(jobs, Scenario(pools=(pool,)))
+
+
+def history(days: int, *, busy: int = 0) -> Jobs:
+    """A job a day of an hour, and on the day ``busy`` thirty more."""
+    rows = [Job(n, n * DAY, 3600, 3600, 1) for n in range(days)]
+    return Jobs(
+        [*rows, *(Job(days + n, busy * DAY, 3600, 3600, 1) for n in range(30 * (busy > 0)))]
+    )
+
+
+def test_a_difference_of_every_week_is_sure() -> None:
+    jobs = history(70)
+    found = compared(run(jobs, 4, 60), run(jobs, 4, 3600))
+    assert found is not None
+    assert found.weeks == 9
+    assert found.saving.value == pytest.approx(1 - 3720 / 7260, abs=0.01)
+    assert found.saving.low == pytest.approx(found.saving.high, abs=0.01)
+    assert found.saving.is_sure
+    assert found.wait == Interval(value=0.0, low=0.0, high=0.0)
+    assert not found.wait.is_sure
+
+
+def test_one_of_a_single_week_is_not() -> None:
+    """Thirty jobs of one day wait for two machines, or hardly for twenty."""
+    jobs = history(70, busy=20)
+    found = compared(run(jobs, 2, 60), run(jobs, 20, 60))
+    assert found is not None
+    assert found.wait.value > 3600
+    assert found.wait.low == 0.0
+    assert found.wait.high > found.wait.value
+    assert not found.wait.is_sure
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    jobs = history(70, busy=20)
+    ours, other = run(jobs, 2, 60), run(jobs, 20, 60)
+    assert compared(ours, other, seed=1) == compared(ours, other, seed=1)
+    assert compared(ours, other, seed=1) != compared(ours, other, seed=2)
+
+
+def test_a_short_history_says_nothing() -> None:
+    jobs = history(28)
+    assert compared(run(jobs, 2, 60), run(jobs, 4, 60)) is None
+
+
+def test_weeks_have_all_jobs_and_costs_but_those_of_the_last() -> None:
+    jobs = history(30)
+    found = weeks(run(jobs, 4, 60))
+    assert [week.jobs for week in found] == [7, 7, 7, 7]
+    assert [week.waited for week in found] == [420] * 4
+    assert [week.cost for week in found] == pytest.approx([7 * 3720 / 3600] * 4)
+    assert weeks(run(Jobs(), 1, 60)) == []
