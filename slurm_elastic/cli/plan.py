@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic.cli import history, plan_deadline, plan_policy
+from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_policy
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.plan_tables import render
@@ -76,6 +76,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     reserve.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     reserve.set_defaults(run=run)
     plan_policy.add(kinds)
+    plan_checkpoint.add(kinds)
     plan_deadline.add(kinds)
 
 

@@ -86,13 +86,17 @@ def parse_policy(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the m
 
 
 def text_of(policy: Struct) -> str:
-    """A policy as text, without what is as usual: ``parse_policy`` reads it again."""
+    """A policy as text, without what is as usual: ``parse_policy`` reads it again. A policy of
+    several has them in their order.
+    """
     tag = policy.__struct_config__.tag
-    parts = [
-        f"{field.name}={value}"
-        for field in fields(policy)
-        if (value := getattr(policy, field.name)) != field.default and value is not None
-    ]
+    parts: list[str] = []
+    for field in fields(policy):
+        value = getattr(policy, field.name)
+        if isinstance(value, tuple) and value and isinstance(value[0], Struct):
+            parts += map(text_of, value)
+        elif value != field.default and value is not None:
+            parts.append(f"{field.name}={value}")
     return f"{tag}({', '.join(parts)})" if parts else str(tag)
 
 

@@ -231,3 +231,55 @@ def test_a_deadline_that_nobody_can_promise_and_prices_that_are_none_are_refused
     missing = tmp_path / "none.json"
     assert plan("deadline", *asked[2:], "--availability", str(missing), "--deadline", "30h") == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> list[str]:
+    """Spot machines that are there for three hours and twenty minutes, and away for twenty."""
+    prices, availability = tmp_path / "p.csv", tmp_path / "a.json"
+    begin = 1614643200
+    rows = [f"{at},c6i.xlarge,us-east-1a,0.05\n" for at in (begin, begin + 30 * 86400)]
+    prices.write_text("timestamp,instance_type,az,price\n" + "".join(rows))
+    document = {"metadata": {"gap_seconds": 600}, "data": [1] * 20 + [0] * 2}
+    availability.write_text(json.dumps(document))
+    return ["--prices", str(prices), "--availability", str(availability)]
+
+
+def test_checkpoint_names_the_cheapest_and_tries_none_at_all(
+    taken: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    arguments = ["--workload", str(WORKLOAD), *taken, "--json", str(out)]
+    assert plan("checkpoint", *arguments) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    found = json.loads(out.read_text())
+    figures = {one["policy"]: one["figures"] for one in found["tried"]}
+    assert {"none", "on_notice", "daly", found["site"], found["cheapest"]} <= set(figures)
+    assert figures["none"]["checkpoints"] == 0
+    saved = figures["first_of(on_notice, daly)"]
+    assert saved["lost_hours"] < figures["none"]["lost_hours"]
+    least = min(one["cost"] for one in figures.values())
+    assert figures[found["cheapest"]]["cost"] == pytest.approx(least, abs=0.01)
+    assert found["cheapest"] in text
+
+
+def test_where_saves_cost_more_than_they_save_none_is_the_cheapest(
+    taken: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A save that takes half an hour, of jobs that seldom lose as much."""
+    out = tmp_path / "found.json"
+    arguments = ["--workload", str(WORKLOAD), *taken, "--dump", "1800", "--json", str(out)]
+    assert plan("checkpoint", *arguments, "--policies", "none,hour(margin=1800)") == 0
+    assert json.loads(out.read_text())["cheapest"] == "none"
+    capsys.readouterr()
+
+
+def test_no_save_pays_where_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("checkpoint", "--workload", str(WORKLOAD), "--policies", "daly") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No machine is taken from a job here, so no save pays." in text
+
+
+def test_an_unknown_checkpoint_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("checkpoint", "--workload", str(WORKLOAD), "--policies", "often") == 2
+    assert "--policies: " in capsys.readouterr().err

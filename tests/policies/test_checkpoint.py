@@ -36,6 +36,7 @@ from slurm_elastic.policies.checkpoint import (
     watches_prices,
     young_interval,
 )
+from slurm_elastic.policies.policy_text import text_of
 
 LAUNCH = 1_000_000.0
 BID = 0.067
@@ -428,3 +429,12 @@ def test_a_mean_price_lies_among_the_prices(
     values = [price for _, price in points]
     assert mean is not None
     assert min(values) - 1e-12 <= mean <= max(values) + 1e-12
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["none", "daly", "first_of(on_notice, daly)", "first_of(on_notice, hour(margin=100.0))"],
+)
+def test_the_text_of_a_policy_is_read_again_as_the_same(words: str) -> None:
+    assert text_of(parse(words)) == words
+    assert parse(text_of(parse(words))) == parse(words)
