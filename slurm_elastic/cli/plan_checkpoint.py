@@ -24,6 +24,7 @@ from slurm_elastic.simulate.comparison import Comparison, compared
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, Outcome
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 
 POLICIES = (
     "none",
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     console = Output()
     console.print(_table(rows, best, own))
     console.print(_advice(rows, best, own, beside), markup=False, highlight=False)
-    for note in setting.told(["configured"]):
+    for note in setting.told([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         found = Found(
@@ -115,7 +116,7 @@ def _simulated(setting: history.Setting, policies: dict[str, AnyPolicy]) -> dict
     outcomes = {}
     with history.progress(len(setting.jobs) * len(policies)) as advance:
         for text, policy in policies.items():
-            scenario = _with(setting.scenario(history.CONFIGURED), policy)
+            scenario = _with(setting.scenario(CONFIGURED), policy)
             outcomes[text] = simulate(setting.jobs, scenario, setting.history.start, advance)
     return outcomes
 
