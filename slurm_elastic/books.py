@@ -39,7 +39,7 @@ UNKNOWN_LEASE = 1
 
 
 class By(StrEnum):
-    """What costs are summed by."""
+    """The keys by which costs are summed."""
 
     ACCOUNT = "account"
     USER = "user"
@@ -56,7 +56,7 @@ OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.DAY})
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """What one key costs in micro-dollars. ``unused``: a reason, no job; ``micro_unused``: of a
+    """The costs of one key in micro-dollars. ``unused``: a reason, no job; ``micro_unused``: of a
     key that machines have, the part of it that nobody used.
     """
 
@@ -94,7 +94,7 @@ class Charge(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What the ledger has of a span of time (Unix time)."""
+    """The ledger's rows of a span of time (Unix time)."""
 
     since: float
     until: float
@@ -108,7 +108,7 @@ class Books(NamedTuple):
 def read_books(
     config: Config, ledger: Ledger, since: float, until: float | None, now: float
 ) -> Books:
-    """One reading. Of an earlier time than the ledger keeps machines there is nothing; without
+    """One reading. It has nothing from before the time that the ledger keeps; without
     ``until`` the rest of leases that have begun counts, too.
     """
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
@@ -143,7 +143,7 @@ def charges(books: Books) -> Iterator[Charge]:
 
 
 def lease_of_machine(machine: Machine, books: Books) -> Lease:
-    """What is paid of it, as known at ``books.now``."""
+    """Its charges, as known at ``books.now``."""
     one, ended = machine.instance, _ended(machine, books.now)
     unit = books.leases.get(one.cloud, UNKNOWN_LEASE)
     paid = paid_until(one.launched, ended, unit, MINIMUM)

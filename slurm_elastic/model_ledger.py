@@ -1,4 +1,4 @@
-"""What the ledger remembers, as values: frozen, without I/O. ``ledger`` makes rows of them."""
+"""The ledger's memory, as values: frozen, without I/O. ``ledger`` makes rows of them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Machine(Struct, frozen=True, kw_only=True):
     ``accounts`` pay it, each so many parts; empty: none does.
 
     A machine that was stopped and started has a row for each part of its life, the earlier ones
-    under ids of their own (``part_id``). Of one to be stopped ``stopping`` is set (time) with
+    under ids of their own (``part_id``). For one to be stopped ``stopping`` is set (time) with
     ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
-    price of that; ``born`` when it was first launched, where that was an earlier part. Of one that
+    price of that; ``born`` when it was first launched, where that was an earlier part. If it
     was to be stopped ``tunnel_key`` is the public key by which it reached the head (model_ledger's
     Tunnel), as its own disk has that still.
     """

@@ -114,7 +114,7 @@ class ImageStore(Protocol):
         ...
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """What an upload would do, a sentence each; ConfigError where settings lack what it needs.
+        """The steps of an upload, a sentence each; ConfigError where settings lack what it needs.
         Nothing is asked of the cloud.
         """
         ...
@@ -141,7 +141,7 @@ class Stops(Protocol):
     """
 
     def recipe(self, pool: Pool) -> str:
-        """What a fresh machine of the pool would be made of now (image, user data, settings), in a
+        """The recipe of a fresh machine of the pool now (image, user data, settings), in a
         word: another word is another machine. Never empty.
         """
         ...
@@ -189,8 +189,8 @@ class Examinable(Protocol):
     """A provider that can tell more of its cloud's state than ``check`` and ``offers`` do."""
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Look at image, network, quota, clock: whatever this cloud tells without any change. What
-        cannot be read is a finding, too; raises nothing of its own accord.
+        """Look at image, network, quota, clock: whatever this cloud tells without any change. A
+        thing that cannot be read is a finding, too; raises nothing of its own accord.
         """
         ...
 

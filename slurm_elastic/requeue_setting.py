@@ -1,9 +1,9 @@
 """The only place that changes whether a job may be requeued (``--no-requeue``, scontrol's Requeue).
 
 Slurm ends a ``--no-requeue`` job with its node. A job that has not started, or that has an image to
-go on from, loses nothing by waiting again, so both services lift the setting for such a job. What
-is lifted only until the job runs stands in the ledger first, so that whoever serves after a crash
-puts it back.
+go on from, loses nothing by waiting again, so both services lift the setting for such a job. A
+setting that is lifted only until the job runs stands in the ledger first, so that whoever serves
+after a crash puts it back.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ requeues ended batch jobs as well as running ones (measured on 22.05: ``scontrol
 COMPLETED or FAILED job, while slurmctld knows it, for MinJobAge). So nothing has to be prevented:
 the requeue simply comes after the end and wins.
 
-What was asked and what was saved is in one small file a job, written before the signal: after a
+One small file a job has all that was asked and saved, written before the signal: after a
 crash a save that was under way is found, not asked for twice.
 """
 

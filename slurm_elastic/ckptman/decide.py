@@ -177,7 +177,7 @@ def dump_seconds(snapshot: Snapshot, job: int) -> float:
 
 
 def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
-    """What is only guessed of a first save says when it is to begin, and not that it is of no use
+    """A guess about a first save says when it is to begin, and not that it is of no use
     to try: a job that was never saved has nothing to go on from. So it is taken to fit as long as
     there are some seconds for it.
     """

@@ -80,7 +80,7 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
 
 def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -> Threat | None:
     """The one for which a node is to be drained: its machine goes; or it comes to its planned end,
-    and jobs are moved off for that. What Slurm and administrators plan is theirs.
+    and jobs are moved off for that. Plans of Slurm's and of administrators are theirs.
     """
     planned = node.name in moving or node.reason.startswith(MARK)
     causes = {Cause.RECLAIM, Cause.PLANNED_END} if planned else {Cause.RECLAIM}
@@ -108,8 +108,8 @@ def _give_up(
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
     SlurmdTimeout is over. Not where an admin has drained it: the reason is theirs.
 
-    What does not answer may still run, as at a maintenance of its network, and has to hear that
-    its job is killed; so it keeps its address, unless that is another machine's by now.
+    A machine that does not answer may still run, as at a maintenance of its network, and has to
+    hear that its job is killed; so it keeps its address, unless that is another machine's by now.
     """
     now = site.now()
     gone = [

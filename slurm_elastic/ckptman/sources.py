@@ -47,7 +47,7 @@ class Told(Struct, frozen=True, kw_only=True):
     """The result of one reading of a source; ``handle`` acknowledges it. ``wrong``: what could not
     be understood, and is acknowledged all the same, as it would come back for ever.
 
-    Of a notice without a deadline ``announced`` (Unix time) tells one announcement from the next:
+    Without a deadline ``announced`` (Unix time) tells one announcement from the next:
     whenever the same one is told, it is the same (0: it is told as long as it stands; None: when it
     was seen).
     """
@@ -127,7 +127,8 @@ def comment_notice(comment: str, seen: float) -> Told | None:
 class DropDirectory:
     """Files ``*.json`` of operators and agents. Only root's and SlurmUser's own count.
 
-    What cannot be removed, such as a directory, is told once and then left alone until it changes.
+    A thing that cannot be removed, such as a directory, is told once and left alone until it
+    changes.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:

@@ -20,10 +20,10 @@ def restorer(
 ) -> list[str]:
     """The words that make CRIU the job's user for good, with no right on files but his, to restore.
 
-    What stays is what that takes: process numbers and memory maps, smaller bounding sets (setpcap),
-    limits above the present ones (sys_resource), a namespace for System V IPC (sys_admin), and
-    connections of TCP (net_admin). Nobody of that user can look into such a process (ptrace(2),
-    "Ptrace access mode checking"), and it can become nobody else.
+    It keeps the rights that this takes: process numbers and memory maps, smaller bounding sets
+    (setpcap), limits above the present ones (sys_resource), a namespace for System V IPC
+    (sys_admin), and connections of TCP (net_admin). Nobody of that user can look into such a
+    process (ptrace(2), "Ptrace access mode checking"), and it can become nobody else.
     """
     more = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
     return _as_user(identity, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
@@ -72,7 +72,7 @@ def _as_user(identity: Identity, groups: tuple[int, ...], wanted: set[int]) -> l
 
 
 def _listed(wanted: set[int]) -> str:
-    """Those of them that root has."""
+    """The wanted ones that root has, as setpriv(1) takes them."""
     return ",".join(["-all", *(f"+cap_{number}" for number in sorted(wanted) if _has(number))])
 
 

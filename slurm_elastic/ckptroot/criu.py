@@ -140,9 +140,9 @@ class Criu:
     def dump(self, image: Path, within: float, most: int, closes: bool = False) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 
-        What they have open for writing, with sizes. Refused: they go on as if nothing had been.
-        CRIU is never killed: its victims would not survive that. So it may end after ``within``,
-        and what it may write is bounded as by a full disk (``dumping``).
+        Returns the files that they have open for writing, with sizes. Refused: they go on as if
+        nothing had been. CRIU is never killed: its victims would not survive that. So it may end
+        after ``within``, and what it may write is bounded as by a full disk (``dumping``).
         """
         if within <= 0:
             raise Refused("the deadline has passed")
@@ -261,8 +261,8 @@ class Criu:
 
     @contextlib.contextmanager
     def _sysv(self) -> Iterator[int]:
-        """A descriptor of the namespace of the job's System V IPC, which a restore makes anew. Of
-        another's, should its process end just then: then CRIU refuses.
+        """A descriptor of the namespace of the job's System V IPC, which a restore makes anew. It
+        may be another's, should its process end just then: then CRIU refuses.
         """
         for pid in self._tasks():
             with contextlib.suppress(OSError):

@@ -28,8 +28,8 @@ _PART = 0.1
 def run(
     command: list[str], pass_fds: tuple[int, ...], image: Path, most: int, said: int | None = None
 ) -> tuple[int, bool]:
-    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes. What
-    it says goes to the descriptor ``said``, if there is one.
+    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes. Its
+    words go to the descriptor ``said``, if there is one.
     """
 
     def before() -> None:

@@ -1,7 +1,7 @@
 """How root opens, reads, copies and removes files where somebody else may have put something else.
 
 Nothing here waits for a pipe or a lease, follows a link in the last place of a path, reads more
-than it was told to, or goes deeper into directories for their being deep. What leads to a file is
+than it was told to, or goes deeper into directories for their being deep. The way to a file is
 either root's own all the way, or walked with the user's rights (``rights``).
 """
 
@@ -166,7 +166,7 @@ def _batch(directory: int) -> list[tuple[str, bool]]:
 def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Where there are data between two places of a file, each (from, to) at most a block long.
 
-    What lies between is holes (lseek(2), SEEK_DATA): they read as zeros and take no room.
+    Between them are holes (lseek(2), SEEK_DATA): they read as zeros and take no room.
     """
     at = start
     while at < end:

@@ -104,7 +104,7 @@ def _end(owner: subprocess.Popen[bytes]) -> None:
 
 
 def _deaf() -> None:
-    """What is sent to all of a job's processes (scancel --full) is not for this one."""
+    """Signals to all of a job's processes (scancel --full) are not for this one."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -187,7 +187,7 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
 
 
 def _regular(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """Path, flags (open(2)) and size of each opening of a regular file; -1 for no size. Those are
+    """Path, flags (open(2)) and size of each opening of a regular file; -1 for no size. Files are
     left out that are brought back otherwise than by their path (remap-file-path.proto).
     """
     remaps = directory / "remap-fpath.img"

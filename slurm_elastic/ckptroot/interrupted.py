@@ -5,8 +5,8 @@ leaves EINTR, in the image (compel, get_task_regs) and in the task. Programs wit
 never see that from poll, and end: tail(1) of coreutils 9.7. So such a call is made again, with its
 whole timeout, as CRIU has others made again. The rest stay as they are: nanosleep(2) has told how
 much is left, and programs ask futex(2) again by themselves. Nor is it known of a task that had been
-stopped in poll before which call it was in. Of x86-64 alone: elsewhere the C library asks ppoll(2),
-which is made again.
+stopped in poll before which call it was in. This is for x86-64 alone: elsewhere the C library asks
+ppoll(2), which is made again.
 """
 
 from __future__ import annotations

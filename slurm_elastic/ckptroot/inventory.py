@@ -89,8 +89,8 @@ def gone_names(tasks: Iterable[int]) -> dict[str, File]:
 
 
 def deleted(tasks: Iterable[int]) -> int:
-    """Bytes of the deleted files that the tasks have open: an image has them. Those in memory are
-    the tasks' memory.
+    """Bytes of the deleted files that the tasks have open: an image has them. Files in memory count
+    as the tasks' memory.
     """
     found = {}
     for pid in tasks:

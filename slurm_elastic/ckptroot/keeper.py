@@ -224,8 +224,8 @@ def _restore(order: dict[str, Any]) -> None:
 def _run(command: Sequence[str], images: int, log: int) -> int:
     """Run CRIU, whose memory no other process may open while it does (proc(5), /proc/pid/mem).
 
-    What it restores has its user and its capabilities for a while, and may have been made to open
-    that file by a link: it is covered before CRIU begins.
+    The restored processes have its user and its capabilities for a while, and may have been made to
+    open that file by a link: it is covered before CRIU begins.
     """
     ready, go = os.pipe()
     pid = os.fork()

@@ -35,8 +35,8 @@ class Look:
         self._mounts = mount_points(mounts())
 
     def below(self, place: str, top: os.stat_result) -> Iterator[Seen]:
-        """What is in a place, a directory before what is in it. Refused for too much of the user's
-        own, or in the directories of another user where this one has files.
+        """All that is in a place, a directory before what is in it. Refused for too much of the
+        user's own, or in the directories of another user where this one has files.
         """
         waiting, leave_out = [(place, 0)], self._mounted(place)
         while waiting:

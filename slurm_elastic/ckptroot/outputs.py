@@ -4,9 +4,9 @@ slurmstepd truncates a job's output file at each start, before the script runs (
 JobFileAppend). So after each image what the outputs have gained is added to copies of root's, and a
 later run gets them back into its fresh file, whose inode slurmstepd keeps open. All files that the
 job had open for writing are cut back to their length at the image: what was written after it will
-be written again. What others may have appended meanwhile, or have written into a fresh file before
+be written again. All that others have appended meanwhile, or have written into a fresh file before
 the job's own is back, is kept beside it. (CRIU takes files that a job can only append to as they
-are, whatever their length: should_check_size in criu/files-reg.c. Those are not cut.)
+are, whatever their length: should_check_size in criu/files-reg.c. Such files are not cut.)
 
 Everything that is done to a file of the user's is done with his rights on files only.
 """
@@ -59,8 +59,8 @@ def keep(
 def give_back(
     directory: Path, outputs: list[str], written: Collection[OpenFile], caller: Caller, number: int
 ) -> list[str]:
-    """Before a restore of image ``number``: the files as they were at the image. What was done, a
-    sentence each. Refused where what is to be cut cannot be kept.
+    """Before a restore of image ``number``: the files as they were at the image. Returns all steps,
+    a sentence each. Refused where what is to be cut cannot be kept.
     """
     done = []
     for one in written:
@@ -97,8 +97,8 @@ def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> Non
 
 
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
-    """The job starts anew after all: its output is what slurmstepd made it, empty. What was done, a
-    sentence each. The copies stay for a node where an image can be used.
+    """The job starts anew after all: its output is what slurmstepd made it, empty. Returns all
+    steps, a sentence each. The copies stay for a node where an image can be used.
     """
     done = []
     for index, path in enumerate(outputs):
@@ -159,7 +159,7 @@ def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: boo
 def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
     """Keep what comes after the image's bytes in a file of its own, cut it off, and say where.
 
-    What is appended while it is copied is copied, too, until nothing more comes: what is left is
+    Text that is appended meanwhile is copied, too, until nothing more comes: what is left is
     the instant between the last look and the cut, as no call does both.
     """
     with as_user(caller.uid, caller.gid, caller.groups):

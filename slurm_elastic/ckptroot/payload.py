@@ -187,7 +187,7 @@ def reopen_standard(payload: Payload) -> None:
     """Standard streams that are files: opened anew by their paths, through our own mounts.
 
     CRIU finds a file by the mount that it was opened through, which has to be one of the namespace
-    that it saves. What is no longer the same file stays as it is.
+    that it saves. A path with another file by now stays as it is.
     """
     opened: dict[tuple[str, int], int] = {}
     for descriptor in (0, 1, 2):

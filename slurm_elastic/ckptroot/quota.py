@@ -1,8 +1,8 @@
 """How much of root's image storage a job and its user may have.
 
-Counted are the blocks that files take, so holes cost nothing. What each job of a user has, and what
-is promised to it for its next save, stands in one small file a user. Promises hold: what was
-promised to one is no room for the others. Entries of jobs whose directory is gone mean nothing.
+Counted are the blocks that files take, so holes cost nothing. The room that each job of a user has,
+and that is promised to it for its next save, stands in one small file a user. Promises hold: what
+was promised to one is no room for the others. Entries of jobs whose directory is gone mean nothing.
 """
 
 from __future__ import annotations

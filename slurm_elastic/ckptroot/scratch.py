@@ -1,8 +1,8 @@
 """A job's directory on this machine, for what is of no use after its session.
 
 It is root's, and locked by the session for as long as it lives. Each session removes what those
-that were killed have left. What a user is to write there gets a small file system of its own, which
-only the session and its children have mounted: it cannot be filled, and ends with them.
+that were killed have left. The files that a user is to write there get a small file system of their
+own, which only the session and its children have mounted: it cannot be filled, and ends with them.
 """
 
 from __future__ import annotations

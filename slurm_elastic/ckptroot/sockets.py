@@ -43,7 +43,7 @@ class Socket:
 
 
 def sockets(tasks: Collection[int]) -> list[Socket]:
-    """Those that the tasks have open, by the tables of the network that they share."""
+    """The sockets that the tasks have open, by the tables of the network that they share."""
     own = {inode for pid in tasks for _, inode in _descriptors(pid)}
     return [one for table in _TABLES for one in _rows(tasks, table, own)] if own else []
 
@@ -111,7 +111,7 @@ def check_streams(streams: Collection[Stream]) -> None:
 
 
 def _before(one: int, other: int) -> bool:
-    """Of two places in a stream, which are counted modulo 2^32 (RFC 9293, 3.4)."""
+    """Whether a place in a stream is before the other: counted modulo 2^32 (RFC 9293, 3.4)."""
     return (one - other) & 0xFFFFFFFF >= 1 << 31
 
 

@@ -66,7 +66,7 @@ def _one(site: Site, path: Path) -> str:
 
 
 def _rest(path: Path) -> str:
-    """What a session had begun to delete when its machine was lost, or is just deleting."""
+    """Remove what a session is deleting, or was when its machine was lost; a sentence of it."""
     try:
         files.remove(path)
     except FileNotFoundError:

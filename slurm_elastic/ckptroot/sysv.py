@@ -99,8 +99,8 @@ def limits_ignored() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Held:
-    """What is in a namespace: the bytes ``beyond`` those that its processes have in their memory
-    already, as CRIU saves whole segments; whether there are ``semaphores``.
+    """The contents of a namespace: the bytes ``beyond`` those that its processes have in their
+    memory already, as CRIU saves whole segments; whether there are ``semaphores``.
     """
 
     beyond: int

@@ -261,7 +261,7 @@ class CheckpointState(Store):
 
     def warn(self, *warned: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
         """Take notices in, and count each machine that one takes away; a notice that is known, over
-        or not, stays as it is. Those that are new.
+        or not, stays as it is. Returns the new ones.
         """
         with self._lock:
             fresh = {w.key: w for w in warned if w.key not in self._all_notices()}

@@ -186,7 +186,7 @@ def _named(jobs: Sequence[SlurmJob]) -> str:
 def _there(
     config: Config, facts: Facts, word: Departure, machines: Sequence[Machine]
 ) -> Iterator[str]:
-    """What as many machines cost in the other cloud, by the configuration's prices."""
+    """The price of as many machines in the other cloud, by the configuration."""
     cloud = config.cloud(word.to)
     prices = [shape.price for shape in cloud.shapes.values()]
     price = min(prices, default=cloud.flat_price or 0.0)

@@ -323,7 +323,7 @@ class Trial:
         return Seen(node=node, machine=machine, refused=refused, answers=answers)
 
     def _machines(self, ledger: Ledger) -> tuple[Machine, ...]:
-        """Of this node since the start, by the head's clock; the ended ones, too."""
+        """The machines of this node since the start, by the head's clock; the ended ones, too."""
         return tuple(
             m
             for m in ledger.machines(ended_since=self.began, nodes=[self.node])

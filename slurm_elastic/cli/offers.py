@@ -270,7 +270,7 @@ def _table(pool: PoolOffers, width: int) -> Table:
 
 
 def _reasons(pool: PoolOffers) -> Iterator[tuple[str, str]]:
-    """What bounds or excludes rows, each reason once, beside the numbers of its rows."""
+    """Each reason that bounds or excludes rows, once, beside the numbers of its rows."""
     rows: dict[str, list[int]] = {}
     for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
         # That of a ranked one begins with what its row says already.

@@ -57,7 +57,7 @@ def _paid(figures: Figures) -> str:
 
 
 def assumptions(setting: Setting, seed: int, policies: Sequence[str]) -> list[str]:
-    """What any reader has to know beside docs/simulate.md, a sentence each."""
+    """The assumptions of this run beside those of docs/simulate.md, a sentence each."""
     jobs, start = setting.jobs, setting.history.start
     first, last = min(jobs.submit, default=0), max(jobs.submit, default=0)
     when = f", submitted from {_day(start + first)} to {_day(start + last)}" if start else ""

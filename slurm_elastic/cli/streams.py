@@ -31,7 +31,7 @@ def prepare() -> None:
     """Have stdout and stderr be there and take any text. To be called before anything is opened.
 
     A stream that was closed (``>&-``) leads to /dev/null, as no file of ours must get its number.
-    What a stream's encoding lacks is written as its number. ``COLUMNS=0``, as some
+    A character that a stream's encoding lacks is written as its number. ``COLUMNS=0``, as some
     terminals have it, means that the width is not known.
     """
     for number in range(3):

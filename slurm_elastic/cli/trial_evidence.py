@@ -33,7 +33,7 @@ _LOG_MOST = 1 << 20
 
 
 class Evidence:
-    """Of one trial, from its start on."""
+    """The traces of one trial, from its start on."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -109,8 +109,8 @@ class Evidence:
         return [line for line in text.splitlines() if line.strip()][-CONSOLE_LINES:]
 
     def _head_of(self, cloud: str) -> str:
-        """What machines of the cloud are told; empty: nothing. An ``environment`` of their own, as
-        containers have, comes before join.head.
+        """The address that machines of the cloud are told; empty: none. An ``environment`` of their
+        own, as containers have, comes before join.head.
         """
         own: Mapping[str, str] = getattr(self._config.cloud(cloud), "environment", {})
         return own.get(HEAD_VARIABLE) or self._config.join.head or ""

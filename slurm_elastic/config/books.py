@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 
 class Owner(StrEnum):
-    """What a machine's tags may say of the jobs that it was launched for."""
+    """The facts that a machine's tags may tell about the jobs that it was launched for."""
 
     ACCOUNT = "account"
     USER = "user"

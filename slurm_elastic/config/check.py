@@ -1,6 +1,6 @@
 """Whether names, paths and references of a configuration make sense. Pure; collects everything.
 
-What Slurm and the shell will read (partition, node and feature names, allow lists, paths) is held
+Words that Slurm and the shell will read (partitions, nodes, features, allow lists, paths) are held
 to safe characters here, so that nothing in the file can add a second option to slurm.conf.
 """
 

@@ -14,7 +14,7 @@ METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 SCOPES = ("batch", "full")
 UNSAVABLE = tuple(Unsavable)
 KEEP, CLOSE = CONNECTIONS = ("keep", "close")
-"""What becomes of TCP connections, by method ``criu``: a job that has one is not saved, or goes on
+"""The fate of TCP connections, by method ``criu``: a job that has one is not saved, or goes on
 elsewhere with its connections closed.
 """
 PRICE_SOURCES = ("none", "ec2", "file")

@@ -78,7 +78,7 @@ _PAYERS = {
         "a user's name, without spaces, commas and slashes",
     ),
 }
-"""What such budgets are called; the names that Slurm takes, and in words."""
+"""The names of such budgets: those that Slurm takes, and in words."""
 
 
 def _payer_budgets(draft: Draft) -> None:

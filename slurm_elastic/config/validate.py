@@ -1,7 +1,7 @@
 """Whether the parts of a configuration fit each other: pools and their clouds, hosts, times.
 
-Pure; each check adds what it finds to the draft's problems. What merely keeps a public cloud from
-being used (no allow list, no spending cap) is no mistake: see ``config.blocked_clouds``.
+Pure; each check adds what it finds to the draft's problems. A setting that merely keeps a public
+cloud from being used (no allow list, no spending cap) is no mistake: see ``config.blocked_clouds``.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def apply(
     snapshot: ClusterSnapshot,
     doubts: Mapping[str, str] | None = None,
 ) -> None:
-    """Do what was decided for a cloud by ``snapshot``, each kind in its bulk calls. What fails is
+    """Do what was decided for a cloud by ``snapshot``, each kind in its bulk calls. A failure is
     logged and left to the next pass. ``doubts``: by machine, what of its tags is not believed.
     """
     if decided:

@@ -1,10 +1,10 @@
 """The site's policies on real Slurm: measure, decide (``policies.scaling``), act.
 
-What a growth policy may start is kept from Slurm (``holds``), else Slurm would start a node for any
-waiting job. To start one is to let go of it and to power it up; to give one back is to hold it and
-to power it down as soon as its jobs have ended. All of it goes by scontrol, batched by hostlist.
-Slurm's SuspendTime stays behind it as the fail-safe. Each decision is journalled in the ledger with
-what was measured: ``replay`` finds the same from that.
+Nodes that a growth policy may start are kept from Slurm (``holds``), else Slurm would start a node
+for any waiting job. To start one is to let go of it and to power it up; to give one back is to hold
+it and to power it down as soon as its jobs have ended. All of it goes by scontrol, batched by
+hostlist. Slurm's SuspendTime stays behind it as the fail-safe. Each decision is journalled in the
+ledger with what was measured: ``replay`` finds the same from that.
 
 Where the configuration has no policies, nothing is measured and nothing done.
 """

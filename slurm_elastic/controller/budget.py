@@ -1,7 +1,7 @@
 """The bounds of launches: limits and what counts against them; budgets and windows, by which no
 machine of a pool may be started now, and why.
 
-What was spent is asked of the ledger, and only where a budget is set.
+The ledger is asked for the spending, and only where a budget is set.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> None:
-    """Of the jobs that have ended, whose end ``runs`` (just written down) tell."""
+    """Note the cost of jobs that have ended, whose end ``runs`` (just written down) tell."""
     over = {job.id for job in jobs if job.has_ended}
     ended = {run.job for run in runs if run.end is not None} & over
     if not ended:

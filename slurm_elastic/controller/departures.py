@@ -108,7 +108,7 @@ class Departures:
         moves: dict[tuple[int, int], Migration] | None,
         nodes: Sequence[str],
     ) -> None:
-        """What ckptman does not do: requeue the ones of which nothing can be saved."""
+        """Requeue the jobs of which nothing can be saved, which ckptman does not do."""
         site = self._site
         subject = (job_subject(job.id),)
         if "RUNNING" not in job.states:
@@ -137,8 +137,8 @@ class Departures:
         )
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:
-        """The moves under way by job and attempt; None where ckptman was never at work. What cannot
-        be read now has nobody requeued.
+        """The moves under way by job and attempt; None where ckptman was never at work. While these
+        cannot be read, nobody is requeued.
         """
         path = self._site.config.state / FILE
         if not path.exists():
@@ -170,7 +170,7 @@ class Departures:
 
 
 def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:
-    """The machines that are to leave. Of nodes that may start again only those from before
+    """The machines that are to leave. On nodes that may start again only those from before
     ``starts``; where an image is named, only those from it.
     """
     nodes = set(word.nodes)

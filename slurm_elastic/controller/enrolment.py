@@ -142,7 +142,7 @@ class _Handing(socketserver.BaseRequestHandler):
             self.request.sendall(f"{said}\n".encode())
 
     def _line(self) -> str:
-        """What came in time; nothing where more came than a key has."""
+        """The bytes that came in time; none where more came than a key has."""
         try:
             line = line_of(self.request, Budget(LONGEST, LINE))
         except Exceeded:

@@ -12,8 +12,8 @@ from slurm_elastic.slurm import keyset
 
 
 def text_for(ssh: Ssh, cloud: str, now: float) -> bytes:
-    """What a machine of that cloud gets, read anew: ``key rotate`` may have changed it. ConfigError
-    where it cannot be used.
+    """The secret for a machine of that cloud, read anew: ``key rotate`` may have changed it.
+    ConfigError where it cannot be used.
     """
     if ssh.slurm_keys is None:
         return read_munge_key(ssh.secret)

@@ -175,7 +175,7 @@ class _Call:
 def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
     """``call``, repeated while the cloud is only busy, inside ``transient_deadline``.
 
-    What only time can tell is left to a later round: others' calls wait behind this one.
+    Answers that only time can give are left to a later round: others' calls wait behind this one.
     """
     deadline = site.monotonic() + site.config.timings.transient_deadline
     pause = FIRST_BACKOFF

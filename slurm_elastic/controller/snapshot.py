@@ -71,7 +71,7 @@ def terms_of(site: Site, cloud: str) -> Terms:
 
 class CloudReader:
     """The eyes of one cloud's rounds. ``trouble`` and ``code``: why the cloud could not be read the
-    last time; None where it could, or was not yet. Of its last list ``doubts`` says, by machine,
+    last time; None where it could, or was not yet. For its last list ``doubts`` says, by machine,
     what of its tags is not believed, ``unusable`` what cannot be kept and nothing can end, with why
     (``policies.sound``).
     """
@@ -97,7 +97,7 @@ class CloudReader:
         return see(site, self.terms, nodes, listed)
 
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
-        """What a list tells may be gone by the next one: where the file fails, memory keeps it."""
+        """Facts of a list may be gone by the next one: where the file fails, memory keeps them."""
         ledger = self._site.ledger
         try:
             ledger.observe(self._cloud, listed, began, self._site.pool_of)

@@ -24,7 +24,7 @@ WHY = "idle: stopped, to be started again"
 
 
 def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes:
-    """What these machines of a cloud were made of, and what fresh ones of their pools would be."""
+    """The recipes of these machines of a cloud, and those of fresh ones of their pools."""
     mine = [m for m in machines if m.instance.cloud == cloud and m.pool in site.pools]
     if not mine:
         return NO_RECIPES
@@ -34,7 +34,7 @@ def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes
 
 
 def recipe(site: Site, pool: Pool) -> str:
-    """What a fresh machine of the pool would be made of; "" where the cloud does not tell."""
+    """The recipe of a fresh machine of the pool; "" where the cloud does not tell."""
     provider = site.providers.get(pool.cloud)
     if not isinstance(provider, Stops):
         return ""
@@ -61,7 +61,7 @@ def _secret(site: Site) -> str:
 def choose(
     site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode]
 ) -> list[Machine]:
-    """Of machines that Slurm does not need those that are to be stopped: none while the ledger's
+    """The machines to be stopped among those that Slurm does not need: none while the ledger's
     file cannot be used, and none that a person, or Slurm itself, has taken out of service.
     """
     pools = {name: pool for name, pool in site.pools.items() if pool.stopped}

@@ -1,6 +1,6 @@
 """Tells people of occasions: by mail, a webhook, a command. Nothing ever waits for it.
 
-What was told is in the ledger, so that a restart does not tell it again. One thread of its own
+The ledger has all that was told, so that a restart does not tell it again. One thread of its own
 delivers; what it cannot keep up with is dropped, with a line in the log.
 """
 

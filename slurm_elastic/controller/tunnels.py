@@ -153,7 +153,7 @@ class Tunnels:
         return self._site.serving()
 
     def _enrolling(self, seen: Admission) -> list[Peer]:
-        """Those that may hand in their keys, by the keys that are good for that."""
+        """The machines that may hand in their keys, by the keys that are good for that."""
         if self._desk is None:
             return []
         now, cloud_of = self._site.now(), self._cloud_of
@@ -235,7 +235,7 @@ class Tunnels:
         self._reading[one.id] = self._readers.submit(self._read_console, one)
 
     def _forget(self, living: Sequence[Instance]) -> None:
-        """Of machines that are gone nothing is kept."""
+        """Forget machines that are gone."""
         names, nodes = {one.id for one in living}, {one.node for one in living}
         self._again = {name: at for name, at in self._again.items() if name in names}
         self._reading = {

@@ -1,7 +1,7 @@
 """Who uses the machines, kept in the ledger for ``cost``: Slurm forgets a job MinJobAge (300 s)
 after its end. And counters of what machines and jobs came to.
 
-Times are Slurm's own. What Slurm does not tell any more ended by the look that missed it: a run
+Times are Slurm's own. A run that Slurm does not tell any more ended by the look that missed it: one
 that was requeued, or that ended while slurm-elasticd was away.
 """
 

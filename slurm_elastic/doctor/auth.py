@@ -17,7 +17,7 @@ FILE = "slurm.jwks"
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
-    """Of a site with another AuthType only a wrong secret of machines; nothing of keys that are
+    """At a site with another AuthType only a wrong secret of machines; nothing about keys that are
     another user's to read.
     """
     try:
@@ -70,7 +70,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
-    """What slurmctld and machines sign with, and the site's own keys; not those that a rotation
+    """The keys that slurmctld and machines sign with, and the site's own; not those that a rotation
     has left to end.
     """
     used = {keys.default.kid}

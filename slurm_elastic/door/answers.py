@@ -1,6 +1,6 @@
 """The answers at the read door, by what the files say and by who asks.
 
-What everybody may see is read at most every FRESH seconds, whoever asks how often; the rest is
+Facts for everybody are read at most every FRESH seconds, whoever asks how often; the rest is
 filtered for the one who asks (``sight``). Slurm is asked for the owners of jobs only where its
 PrivateData hides some.
 """

@@ -1,7 +1,7 @@
 """When a job that is not submitted yet would start in each partition, and what it would cost.
 
 By the queue as Slurm has it now and by what the ledger knows: how long machines boot, what spot
-machines cost last, how often they were taken. What is told are times and dollars, of nobody's job:
+machines cost last, how often they were taken. It tells times and dollars, of nobody's job:
 so everybody may ask.
 """
 

@@ -1,8 +1,8 @@
 """The hub's verbs: ``apply`` and ``show``, for root and SlurmUser; nothing else can be asked for.
 
 Who asks may let machines in and out, within the tunnel's subnet; he reaches no other interface, no
-other table, and never the head's private key. What was applied last is kept in ``PEERS``, beside
-the socket, so that a hub that starts anew lets in whom it let in before.
+other table, and never the head's private key. The table that was applied last is kept in ``PEERS``,
+beside the socket, so that a hub that starts anew lets in whom it let in before.
 """
 
 from __future__ import annotations

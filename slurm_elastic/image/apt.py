@@ -81,7 +81,7 @@ def bootstrap(
 
 
 def in_tree(tree: Path, command: str) -> str:
-    """What a shell command prints that runs in the tree as its /, with processes of its own."""
+    """The output of a shell command that runs in the tree as its /, with processes of its own."""
     inner = f"mount -t proc proc {shlex.quote(f'{tree}/proc')} && exec chroot " + shlex.quote(
         str(tree)
     )

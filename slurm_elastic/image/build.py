@@ -20,7 +20,7 @@ from slurm_elastic.image.label import Label, label_file, write
 from slurm_elastic.image.recipe import Recipe, packages
 
 KINDS = {".qcow2": "qcow2", ".raw": "raw", ".img": "raw", ".tar": "tar"}
-"""What a file's name says of its form; ``tar`` is for ``docker import``."""
+"""The form that a file's name tells; ``tar`` is for ``docker import``."""
 _PROGRAMS = {"mmdebstrap": "mmdebstrap", "apt-get": "apt", "unshare": "util-linux"}
 
 

@@ -23,7 +23,7 @@ def require(programs: Mapping[str, str]) -> None:
 
 
 def run(words: Sequence[str | Path], text: str = "", **environment: str) -> str:
-    """What the command prints; SlurmElasticError with its last lines where it fails."""
+    """The command's output; SlurmElasticError with its last lines where it fails."""
     done = subprocess.run(
         [str(word) for word in words], input=text, capture_output=True, text=True, check=False,
         env=ENVIRONMENT | environment, errors="replace",

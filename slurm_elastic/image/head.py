@@ -112,7 +112,7 @@ class Head:
         return dict(re.findall(r"(\w+)=(.*?)(?=\s+\w+=|\s*$)", told))
 
     def command(self, words: Sequence[str], text: str = "") -> str:
-        """What a command of Slurm's prints; SlurmElasticError with its complaint."""
+        """The output of a command of Slurm's; SlurmElasticError with its complaint."""
         try:
             done = subprocess.run(
                 [*self._before, *words], capture_output=True, text=True, check=False,

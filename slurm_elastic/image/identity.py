@@ -72,8 +72,8 @@ class Card(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """What a machine is told: ``answers`` of the metadata service, ``files`` on a drive with the
-    label ``volume``, ``smbios`` of its firmware. ``user_data`` is among them.
+    """All that a machine is told: ``answers`` of the metadata service, ``files`` on a drive with
+    the label ``volume``, ``smbios`` of its firmware. ``user_data`` is among them.
     """
 
     user_data: bytes

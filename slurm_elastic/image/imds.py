@@ -90,7 +90,7 @@ def serving(**answers: str) -> Iterator[str]:
 
 
 class Written(Metadata):
-    """What a file says at that moment."""
+    """The text of a file at that moment."""
 
     def known(self) -> Mapping[str, str]:
         place = Path(sys.argv[1])

@@ -22,7 +22,7 @@ _BOOTED = (
     "kmod", "cloud-init", "cloud-guest-utils", "openssh-server", "netplan.io", "systemd-resolved",
     "systemd-timesyncd", "e2fsprogs", "libnss-myhostname",
 )  # fmt: skip
-"""What a machine has that boots, and a container has not."""
+"""The packages that a machine has that boots, and a container has not."""
 _DHCP = {"bookworm": "isc-dhcp-client"}
 _FILE_SYSTEMS = {"nfs": "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs",
                  "cifs": "cifs-utils", "fuse.s3fs": "s3fs"}  # fmt: skip

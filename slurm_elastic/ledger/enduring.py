@@ -1,6 +1,6 @@
 """A ledger that goes on in memory while its file cannot be used: end-only.
 
-What cannot be read of the file is found again by the machines' tags, as with any new ledger. So the
+Rows that cannot be read are found again by the machines' tags, as with any new ledger. So the
 daemon repairs, suspends and gives nodes back as ever. Only ``intend`` refuses: a machine whose
 launch is written down nowhere would be lost with the process.
 """

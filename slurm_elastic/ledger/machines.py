@@ -177,8 +177,8 @@ class Machines(Marks):
         stopped: bool = False,
     ) -> tuple[Machine, ...]:
         """Machines that have not ended, and the ones that ended at ``ended_since`` or later, of
-        these ``nodes`` (None: of all); by launch time. Those that are ``stopped``, and the parts of
-        their lives in which others were, are among them only where that is asked for.
+        these ``nodes`` (None: of all); by launch time. Machines that are ``stopped``, and the parts
+        of their lives in which others were, are among them only where that is asked for.
         """
         if ended_since is None and nodes is None:
             return tuple(m for m in self._tables("machines")[0] if m.stopped is None)

@@ -28,7 +28,7 @@ MACHINES_KEPT = 400 * 86400.0
 """Seconds since its end for which a machine is kept: a year's account and a month to ask for it."""
 MOST_RUNS = 5_000_000
 """Runs of jobs that are kept at most, the last ones: some 750 MB, of 12,500 jobs a day for
-``MACHINES_KEPT``. What machines of before have cost is then unused in ``cost``.
+``MACHINES_KEPT``. The costs of earlier machines are then unused in ``cost``.
 """
 PART = 500
 """Launches of one transaction, as others wait for it."""

@@ -46,13 +46,13 @@ class StoppedMachines(Machines):
         return tuple(m for m in self._tables("machines")[0] if m.stopped is not None)
 
     def note_recipe(self, generation: str, recipe: str) -> None:
-        """What the machines of an open launch are made of (protocols.Stops)."""
+        """Write down the recipe of an open launch's machines (protocols.Stops)."""
         with self._transaction("launches") as db:
             sql = "update launches set recipe = ? where generation = ?"
             db.execute(sql, (recipe, generation))
 
     def recipes(self, generations: Collection[str]) -> dict[str, str]:
-        """What machines of these launches were made of, as far as it is known."""
+        """The recipes of these launches' machines, as far as they are known."""
         sql = (
             "select generation, recipe from launches where recipe != '' "
             "and generation in (select value from json_each(?))"

@@ -6,7 +6,7 @@ release policy make no sense together.
 
 Sources: Elastic Site (CCGrid 2010) for on_demand, steady_stream and bursts; VHEC (2014) for
 group_bursts; SEC (SC'13) for semi_elastic; vcluster (2013) for ratio.
-What those papers leave open is settled in the docstrings. Times are integer seconds.
+The docstrings settle what those papers leave open. Times are integer seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The decisions of slurm-elasticd's passes over a cloud: one snapshot in, actions out. Pure.
 
 A pass reads all it needs once, as a ``ClusterSnapshot``. ``decide`` asks each rule that is due what
-is to be done; ``controller.apply`` does it, and alone writes. What came of it is in the snapshot of
+is to be done; ``controller.apply`` does it, and alone writes. The outcome is in the snapshot of
 the next pass; the books of a cloud are decided in the same pass after its repairs were done.
 """
 

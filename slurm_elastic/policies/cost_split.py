@@ -7,7 +7,7 @@ more than the whole machine together, each in proportion. The rest is ``unused``
 ``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from the
 decision to end it until the end of what is paid, ``stopped`` while it is stopped, else ``idle``.
 
-Money is in whole micro-dollars. What an hour comes to is the difference of the charges up to its
+Money is in whole micro-dollars. An hour's charge is the difference of the charges up to its
 end and up to its beginning, so hours add up to the charge; an hour's micro-dollars are handed out
 by the largest remainder, so parts add up to the hour. Points in time are milliseconds of Unix time.
 """

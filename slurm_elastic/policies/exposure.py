@@ -1,4 +1,4 @@
-"""What spot machines' interruptions do to a job, with and without checkpoints. Pure.
+"""The harm that spot machines' interruptions do to a job, with and without checkpoints. Pure.
 
 A job on several machines is interrupted when any of them is. Times to an interruption are taken as
 exponential, as Young's and Daly's intervals are (Daly, "A higher order estimate of the optimum

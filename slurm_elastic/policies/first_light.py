@@ -79,7 +79,7 @@ def reached(seen: Seen, before: Sequence[Step]) -> tuple[Step, ...]:
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """What is left of a trial, read in this order, as a power-up goes on in it: Slurm's node (None:
+    """The traces of a trial, read in this order, as a power-up goes on in it: Slurm's node (None:
     no answer), whether a request of the node waits, whether a launch for it is not answered yet,
     its machines since the start, and whether slurm-elasticd has given the node back.
     """
@@ -121,7 +121,7 @@ HEADLESS = "Unable to contact slurm controller"
 NAMELESS = (
     r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"
 )
-"""What a slurmd prints that does not reach slurmctld, or cannot look its name up."""
+"""The output of a slurmd that does not reach slurmctld, or cannot look its name up."""
 _HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
 
 CAUSES: tuple[Cause, ...] = (

@@ -1,8 +1,8 @@
 """Offers told together: one line for all that were rejected for the same cause. Pure.
 
-A pool may have hundreds of offers, and each round of a request has something to say about each.
-What is kept of that grows with the number of causes: two reasons are of one cause where they differ
-in numbers and in the names of types and zones only.
+A pool may have hundreds of offers, and each round of a request has something to say about each. The
+text that is kept grows with the number of causes: two reasons are of one cause where they differ in
+numbers and in the names of types and zones only.
 """
 
 from __future__ import annotations

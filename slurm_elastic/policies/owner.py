@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}", re.ASCII)
-"""What every cloud takes as a value; EC2's tags may have more, GCE's labels less."""
+"""A value that every cloud takes; EC2's tags may have more, GCE's labels less."""
 
 
 def agreed(
     jobs: Iterable[int], owners: Mapping[int, Mapping[str, str]], keys: Collection[str]
 ) -> dict[str, str]:
-    """Of ``keys`` (``account``, ``user``) those of which all jobs have the same value, and one that
+    """The ``keys`` (``account``, ``user``) of which all jobs have the same value, and one that
     clouds take; a job that is not known agrees with nobody.
     """
     numbers = tuple(jobs)

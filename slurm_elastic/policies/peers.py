@@ -104,7 +104,7 @@ def may_enrol_once(one: Enrolling, now: float) -> bool:
 
 
 def newest(some: Iterable[Enrolling], taken: Iterable[str]) -> tuple[Enrolling, ...]:
-    """Those that may have the addresses of their nodes, which are not ``taken``: of one node the
+    """Machines that may have the addresses of their nodes, which are not ``taken``: of one node the
     machine of the latest launch.
     """
     by_age = sorted(some, key=lambda one: generation_time(one.generation))

@@ -622,7 +622,9 @@ def _to_be_started(
 def _stopped_ones(
     view: CloudView, patience: Thresholds, listing: InventoryReport
 ) -> Iterable[Action]:
-    """What stopped machines call for; none are touched while the cloud's list is in doubt."""
+    """The actions that stopped machines call for; none are touched while the cloud's list is in
+    doubt.
+    """
     if view.seen is None or listing.doubt:
         return
     serving = served(view)

@@ -20,8 +20,8 @@ from slurm_elastic.policies.directives import stop_reason
 
 
 class Recipes(Struct, frozen=True, kw_only=True):
-    """What machines were made of, by the generation of their last start, and what a fresh one
-    would be, by pool; what is not known is not there.
+    """The recipes of machines, by the generation of their last start, and that of a fresh one
+    by pool; what is not known is not there.
     """
 
     made_of: Mapping[str, str]
@@ -67,7 +67,7 @@ def to_stop(
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """Of machines that nobody needs any more those that are stopped, in their order. ``there``: all
+    """The machines to be stopped, not ended, as nobody needs them, in their order. ``there``: all
     live machines and the stopped ones.
     """
     kept: list[Machine] = [m for m in there if m.stopped is not None or m.stopping is not None]
@@ -120,8 +120,8 @@ def unwanted(
     leaving: Mapping[str, str],
     now: float,
 ) -> dict[str, str]:
-    """Of stopped machines of one cloud, by id, why they are to end (``leaving``: by an operator's
-    word). Of too many the oldest do.
+    """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's
+    word). If there are too many, the oldest end.
     """
     found: dict[str, str] = {}
     left: dict[str, set[str]] = {}

@@ -63,9 +63,9 @@ CERTAIN = PLANNED | {Cause.PREEMPTION}
 OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
 """They end the job and concern none of its nodes."""
 OF_SLURM = frozenset({Cause.MAINTENANCE, Cause.DRAIN, Cause.HEALTH})
-"""Those that Slurm's own nodes and reservations tell of."""
+"""The causes that Slurm's own nodes and reservations tell."""
 OF_MACHINES = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
-"""Those for which nodes may be drained and powered down: that of others is theirs."""
+"""The causes for which nodes may be drained and powered down: other drains are others'."""
 
 
 class Answer(StrEnum):
@@ -253,7 +253,7 @@ def due(
 
 
 def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
-    """The threats as a checkpoint policy sees them. What takes the machine away is seen now,
+    """The threats as a checkpoint policy sees them. One that takes the machine away is seen now,
     whenever it came: a job that is to be moved is saved for that, though a periodic save may have
     come in between.
     """

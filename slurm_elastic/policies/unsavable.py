@@ -16,7 +16,7 @@ LITTLE = 600.0
 
 
 class Unsavable(StrEnum):
-    """What becomes of a job that cannot be saved: it ``stay``s where it is; it stays, and its user
+    """The fate of a job that cannot be saved: it ``stay``s where it is; it stays, and its user
     is told (``warn``); or it is told, and begins anew on a machine that is not taken away.
     """
 
@@ -102,7 +102,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 
 
 def clearer(before: str, message: str) -> str:
-    """Of the words of two saves that failed in a row those that say why: a run that has ended
+    """The words of two saves that failed in a row that say why: a run that has ended
     meanwhile, or is about to, is under no launcher, which hides what kept it from being saved.
     """
     return before if before and "not under the launcher" in message else message

@@ -213,8 +213,8 @@ def lacks_features(job: SlurmJob, pool: Pool) -> str:
 
 
 def lacks_gres(job: SlurmJob, pool: Pool) -> str:
-    """``gpu`` counts every type, ``gpu:a100`` that one only. What the job wants of all its nodes
-    together (--gpus) Slurm may take from as many nodes as it likes.
+    """``gpu`` counts every type, ``gpu:a100`` that one only. A wish for all its nodes
+    together (--gpus) Slurm may meet from as many nodes as it likes.
     """
     for text, together in ((job.gres, False), (job.job_gres, True)):
         for name, wanted in _gres_named(text):

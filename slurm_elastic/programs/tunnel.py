@@ -196,8 +196,8 @@ class Tunnel:
             say("the key cannot be printed on the console: %s" % why)  # noqa: UP031
 
     def hand_in(self) -> None:
-        """Give the head our public key, by the key that is good for that alone. What comes of it
-        shows: the head answers to our own key then.
+        """Give the head our public key, by the key that is good for that alone. Where it
+        has taken it, it answers to our own key.
         """
         path = self.key + ".enrol"
         self.write(path, enrolment_key(self.facts["enrol"], self.facts["node"]))

@@ -327,7 +327,7 @@ class Front:
         return answer
 
     def _start_stopped(self, call: Call, environ: Environ) -> Answer:
-        """What is stopped has no host any more, and needs one as a fresh machine does."""
+        """A stopped machine has no host any more, and needs one as a fresh machine does."""
         for target in self.cloud.stopped(call.listed("InstanceId")):
             refusal = self._strike(replace(target, action=call.action), Stage.STOCK)
             if refusal:

@@ -184,7 +184,7 @@ class EmulatedCloud:
         return self.stock.free(target, (m.target for m in self.machines.values() if m.placed))
 
     def stopped(self, ids: Iterable[str]) -> list[Target]:
-        """Of these machines the kinds of those that are stopped."""
+        """The kinds of those of these machines that are stopped."""
         found = [m for i in ids if (m := self.machines.get(i)) is not None]
         return [m.target for m in found if m.state == _STOPPED]
 

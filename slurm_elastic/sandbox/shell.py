@@ -21,7 +21,7 @@ T = TypeVar("T")
 BUSY = 60.0
 """Seconds for which a read is repeated while slurmctld is too busy to answer."""
 PATIENCE_SHARE, LONGEST_PAUSE = 0.1, 1.0
-"""Of the time that was waited already, so much may pass until the next look (s, at most)."""
+"""The share of the time waited already that may pass until the next look (s, at most)."""
 _NO_ANSWER = ("timed out", "no answer in", "Zero Bytes were transmitted")
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 

@@ -29,7 +29,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """What was answered: ``memory`` in MiB, ``max_time`` in s (None: Slurm's own); ``head`` empty
+    """The answers: ``memory`` in MiB, ``max_time`` in s (None: Slurm's own); ``head`` empty
     where machines get their configuration another way.
     """
 
@@ -59,7 +59,9 @@ def questions(site: Facts, found: Sequence[Found]) -> tuple[Question, ...]:
 
 
 def answers(given: Mapping[str, str], asked: Sequence[Question]) -> Answers:
-    """Of texts by key; what is missing has the default. ValueError: ``KEY: expected ...``."""
+    """The answers of texts by key; what is missing has the default. ValueError: ``KEY: expected
+    ...``.
+    """
     values: dict[str, object] = {}
     for question in asked:
         try:

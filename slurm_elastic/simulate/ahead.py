@@ -2,7 +2,7 @@
 
 Each future draws how long the jobs that run and wait will really run (``habits``), and plays them
 through first come, first served with EASY backfill (``easy``), which goes by their limits as Slurm
-does. What is submitted later is left out. The times of all futures together are the forecast.
+does. Later submissions are left out. The times of all futures together are the forecast.
 """
 
 from __future__ import annotations

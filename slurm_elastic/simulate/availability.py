@@ -2,8 +2,8 @@
 
 Two forms are read, also packed by gzip: that of the "Can't Be Late" paper (NSDI 2024),
 ``metadata.gap_seconds`` and ``data``, how many machines there were tick by tick (of 0 and 1 alone:
-whether there were any); and lifetimes of machines, ``{NAME: {"time_in_sec": ...}, ...}``. Of
-lifetimes one follows the other, with a minute between: so each machine is as likely to be lost in
+whether there were any); and lifetimes of machines, ``{NAME: {"time_in_sec": ...}, ...}``. A
+lifetime follows the one before, with a minute between: so each machine is as likely to be lost in
 an hour as those of the file were, though all of a pool are lost together.
 """
 

@@ -1,8 +1,8 @@
 """Machines that may boot at a time (``max_booting``): the others wait for their turn.
 
-What is started together boots in waves. When each wave begins is known at once, since boots take a
-known time: whoever asked first comes first, and nobody gives up waiting, as a node of the daemon's
-does after half of ResumeTimeout, to be asked for again by its requeued job.
+Machines that are started together boot in waves. When each wave begins is known at once, since
+boots take a known time: whoever asked first comes first, and nobody gives up waiting, as a node of
+the daemon's does after half of ResumeTimeout, to be asked for again by its requeued job.
 """
 
 from __future__ import annotations

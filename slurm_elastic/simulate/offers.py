@@ -23,7 +23,7 @@ BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
-    """What is known of spot machines beside the configuration. ``notice`` and ``rebalance`` as in
+    """The facts about spot machines beside the configuration. ``notice`` and ``rebalance`` as in
     ``SpotMarket``.
     """
 

@@ -56,7 +56,7 @@ class _Standing:
 
 
 class Purchases:
-    """What is bought for ``pools``, and why not more. Times are the history's seconds."""
+    """The purchases for ``pools``, and why there are not more. Times are the history's seconds."""
 
     def __init__(self, scenario: Scenario, pools: Sequence[Machines], later: Later) -> None:
         self.pools, self.keys, self._later = pools, scenario.ranking, later
@@ -153,7 +153,7 @@ class Purchases:
         return sales
 
     def _answered(self, offer: Offer, given: int, wanted: int, now: int) -> None:
-        """What the cloud's answer says of the offer."""
+        """Learn from the cloud's answer about the offer."""
         if given <= 0:
             strikes = strikes_of(self.cool_downs.values(), offer.key, now)
             reason = "the simulated cloud has none left"

@@ -181,7 +181,7 @@ def _listed(text: str) -> dict[str, str]:
 
 
 def _mebibytes(text: str) -> int:
-    """Of ``8G``, ``4000M`` or ``512K``; 0 where it is nothing of the kind."""
+    """The number in ``8G``, ``4000M`` or ``512K``; 0 where it is nothing of the kind."""
     found = _SIZE.fullmatch(text)
     return ceil(float(found[1]) * _UNITS[found[2] or "M"]) if found else 0
 

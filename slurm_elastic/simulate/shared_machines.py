@@ -55,7 +55,7 @@ class SharedMachines:
         self.overlap = 0
 
     def share(self, job: int) -> Share:
-        """What the job needs of one machine; memory counts where the machine's is known."""
+        """The job's needs of one machine; memory counts where the machine's is known."""
         jobs = self.jobs
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]

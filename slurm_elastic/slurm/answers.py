@@ -340,7 +340,7 @@ _FIRST_KEY = re.compile(rb'\s*\{\r?\n([ \t]+)"')
 class Records(Generic[Raw, Value]):
     """``take`` what comes, then ``close``; ``found`` has the values of the list ``key``.
 
-    Of each record only the fields of ``raw`` are made objects. ValueError where it is no JSON, and
+    Only the fields of ``raw`` are made objects. ValueError where it is no JSON, and
     msgspec.ValidationError, AttributeError, KeyError or TypeError where it has another shape.
     """
 
@@ -373,7 +373,7 @@ class Records(Generic[Raw, Value]):
         return rest.errors
 
     def _find_end(self) -> bytes:
-        """The text between two records; empty where the layout is not the one we know. What
+        """The text between two records; empty where the layout is not the one we know. All that
         stands before the first one goes to the head.
         """
         first = _FIRST_KEY.match(self._buffer)

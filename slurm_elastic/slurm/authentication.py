@@ -29,7 +29,7 @@ def wrong_secret(config: Config, site: Site) -> str:
 
 
 def notices(config: Config, site: Site) -> Iterator[str]:
-    """What an admin has to know of it before slurm-elastic is installed."""
+    """The words that an admin has to read about it before slurm-elastic is installed."""
     if wrong := wrong_secret(config, site):
         yield f"{wrong}, or cannot join"
     if kind(site) != SLURM:

@@ -31,7 +31,7 @@ def whole(planned: Plan) -> str:
 
 
 def short(planned: Plan) -> str:
-    """What changes, a line each; empty for no change."""
+    """The changes, a line each; empty for no change."""
     conf = Path(planned.config.slurm.conf)
     records = planned.site.directory / fragment.FILE_NAME
     gres = {planned.site.directory / name for name in (gresconf.FILE_NAME, gresconf.SITE_FILE)}

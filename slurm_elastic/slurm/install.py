@@ -1,7 +1,7 @@
 """``conf install``: put the planned files in place, slurm.conf last, and let slurmctld read them.
 
-Everything is checked before the first change; a failure on the way takes every change back. What
-was put where is kept in ``installed.json`` beside the configuration (owned by root, so that
+Everything is checked before the first change; a failure on the way takes every change back. All
+places are kept in ``installed.json`` beside the configuration (owned by root, so that
 SlurmUser cannot tell a later uninstall what to remove).
 """
 
@@ -341,7 +341,7 @@ def uninstall(
 
 
 def _left_over(config: Config, config_path: Path) -> Iterator[str]:
-    """What is there still that is not for us to remove: for who wants nothing to stay."""
+    """The things that are still there and not for us to remove: for who wants nothing to stay."""
     places = [config_path.parent, config.state, *map(Path, LEFT)]
     units = Path("/etc/systemd/system").glob("slurm-elastic*.service")
     found = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]

@@ -29,7 +29,7 @@ _GONE = '"row": null}'
 
 
 class Lately:
-    """Of the tables that say which columns ``turns`` are. Its caller has the file's lock."""
+    """For the tables that say which columns ``turns`` are. Its caller has the file's lock."""
 
     def __init__(self, path: Path, schema: files.Schema, tables: Sequence[Table]) -> None:
         self._path = path.with_name(f"{path.name}.lately")
@@ -110,7 +110,7 @@ class Lately:
 
     def restored(self, copy: Rows, now: float) -> Rows:
         """The rows of the last copy that nothing changes any more, and those that were written down
-        since. Of a line that a power cut has brought back the copy may know the end.
+        since. If a power cut has brought a line back, the copy may know its end.
         """
         with contextlib.closing(files.open_memory(self._schema)) as memory:
             for line in self._lines():

@@ -1,6 +1,6 @@
 """A file of ours and, while it cannot be used, the memory that stands in for it.
 
-What can be read of the file goes over into memory, and what has changed there back into the file
+All that can be read of the file goes over into memory, and all changes there back into the file
 once that can be used again (``moving``). A file that sqlite calls damaged, or no database, is set
 aside first and a new one made; one that is locked, or on a full disk, is left alone.
 """
@@ -95,7 +95,7 @@ class Refuge:
             self.give_up(error)
 
     def keep(self) -> None:
-        """What was just committed is on the disk a second time, as far as a copy would lack it."""
+        """Write the last commit to the disk a second time, as far as a copy would lack it."""
         if self.trouble is None:
             self._lately.write(self.db)
 
@@ -173,7 +173,7 @@ class Refuge:
             log.warning("no copy of %s can be kept: %s", self._path, error)
 
     def _past(self) -> Rows:
-        """Of the last copy, and what was written down since."""
+        """The rows of the last copy, with those written down since."""
         rows: Rows = {}
         try:
             with contextlib.closing(files.open_reader(self._kept, self._schema)) as copy:

@@ -61,7 +61,7 @@ class Bed(Protocol):
     def heal(self) -> None: ...
 
     def standing(self) -> object:
-        """What is to go wrong yet; it changes when a fault strikes."""
+        """The fault that is still to come; it changes when it strikes."""
         ...
 
 
@@ -279,7 +279,7 @@ class Bench:
         )
 
     def kinds(self) -> list[str]:
-        """Of the decisions on the nodes and the job, in their order."""
+        """The kinds of the decisions on the nodes and the job, in their order."""
         found = {d for s in (*self.nodes, "job:1") for d in self._decisions(s)}
         return [kind for _, kind in sorted(found)]
 

@@ -1,4 +1,4 @@
-"""What every Provider must do, as protocols.Provider says it; each cloud brings a test bed.
+"""The duties of every Provider, as protocols.Provider says them; each cloud brings a test bed.
 
 A cloud's tests inherit the classes that its bed can bring about and define the fixture ``bed``.
 """
@@ -257,7 +257,7 @@ class ScarceContract:
 
 
 class FaultContract:
-    """What goes wrong is one of the five, and costs nothing. ``asks_for_notices``: the cloud is
+    """Each failure is one of the five, and costs nothing. ``asks_for_notices``: the cloud is
     asked for them, or there are none.
     """
 
@@ -373,7 +373,7 @@ class DelayedContract:
 
 
 class StopContract:
-    """Of clouds whose machines can be stopped and started again (protocols.Stops)."""
+    """The duties of clouds whose machines can be stopped and started again (protocols.Stops)."""
 
     def test_a_stopped_machine_starts_again_as_what_it_was(self, bed: Bed) -> None:
         provider = bed.open()
@@ -434,7 +434,7 @@ class StopContract:
 
 
 class StopFaultContract:
-    """What goes wrong with it is one of the five."""
+    """Each failure of it is one of the five."""
 
     @pytest.mark.parametrize("error", [AuthError, TransientError])
     def test_stops_and_starts_fail_as_one_of_the_five(

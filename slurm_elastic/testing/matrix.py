@@ -22,7 +22,7 @@ STRUCK = (
     *FOR_GOOD, "throttle", "auth", "internal", "reset before", "reset after", "time-out",
     "slow answer", "wrong data",
 )  # fmt: skip
-"""What a bed's ``strike`` is asked for. After ``reset after`` and ``time-out`` the call has taken
+"""The faults that a bed's ``strike`` is asked for. After ``reset after`` and ``time-out`` the call has taken
 effect; ``wrong data`` is an answer that nobody can read.
 """
 HIDDEN = "hidden for 60 s"

@@ -2,8 +2,8 @@
 for split charges: a row is one part of one machine's hour.
 
 The rows of a ``ResourceId`` and a charge period add up to what that machine was charged then. List
-prices are on-demand ones, where the cloud told one. What nobody used is a part of its own, with
-``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
+prices are on-demand ones, where the cloud told one. Time that nobody used is a part of its own,
+with ``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Answers:
         self.ending = asyncio.Event()
 
     async def document(self, request: Request) -> Response:
-        """What a command prints; 422 with its sentence where it fails."""
+        """The output of a command; 422 with its sentence where it fails."""
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)

@@ -60,7 +60,7 @@ def _of_token(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> float 
 
 
 def _names(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> Iterator[str]:
-    """What the file of a token is called by: the session, or in older configurations the URL."""
+    """The word that names the file of a token: the session, or in older configurations the URL."""
     if name := profile.get("sso_session"):
         yield str(name)
         profile = sessions.get(name, {})

@@ -33,7 +33,7 @@ _ACTIVE, _DONE = "active", "completed"
 
 
 class Snapshots:
-    """Those of an account in a region that are of image files."""
+    """The snapshots of an account in a region that are of image files."""
 
     def __init__(self, api: Api, settings: AwsCloud, cluster: Cluster) -> None:
         self._api = api

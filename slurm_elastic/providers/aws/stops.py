@@ -18,7 +18,7 @@ _GONE = ("shutting-down", "terminated")
 
 
 class Stopping:
-    """Of one cloud; its ids are those of our machines."""
+    """Stops and starts machines of one cloud; its ids are those of our machines."""
 
     def __init__(self, api: Api, cloud: str) -> None:
         self._api = api

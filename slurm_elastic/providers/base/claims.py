@@ -1,5 +1,5 @@
 """Things of the site that we use, where they can bear no tags: a row for each, which is on disk
-before the thing is touched and until it is free again. What has no row is somebody else's.
+before the thing is touched and until it is free again. A thing without a row is somebody else's.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from slurm_elastic.providers.base.user_data import multipart
 def seed(instance: str, node: str, parts: Sequence[str]) -> bytes:
     """An ISO 9660 image with the label ``cidata``: who the machine is, and user data of ``parts``.
 
-    Of the same parts it has the same size, but not the same bytes, as dates are in it.
+    The same parts give the same size, but not the same bytes, as dates are in it.
     """
     files = {
         "meta-data": f"instance-id: {instance}\nlocal-hostname: {node}\n",

@@ -44,8 +44,8 @@ def typed_offer(
 def plain_offers(
     settings: CloudSettings, pool: Pool, there: Container[str], free: int | None = None
 ) -> Sequence[Offer]:
-    """Of each type that the pool takes and that is ``there``, in each zone, on each market that
-    both have. ``free`` as of ``Offer``.
+    """One for each type that the pool takes and that is ``there``, in each zone, on each market
+    that both have. ``free`` as of ``Offer``.
     """
     types, place = settings.shapes, (settings.name, settings.location)
     return tuple(

@@ -25,7 +25,7 @@ KEPT = 6 * 3600.0
 
 
 class OneByOne:
-    """What one process knows of its own calls. Thread-safe.
+    """The knowledge that one process has of its own calls. Thread-safe.
 
     ``lag`` (s): for so long a fresh machine may be missing from the cloud's lists.
     ``is_refusal`` tells of a TransientError whether the call has certainly had no effect; by

@@ -1,4 +1,4 @@
-"""What machines are made of, in a word (protocols.Stops): another word is another machine."""
+"""The make of machines, in a word (protocols.Stops): another word is another machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from slurm_elastic.model import Pool
 
 
 def recipe(pool: Pool, *ingredients: object) -> str:
-    """Of the pool's part in it, and of ``ingredients`` that JSON can have."""
+    """The word for the pool's part in it and ``ingredients`` that JSON can have."""
     told = [pool.name, pool.max_age, *ingredients]
     return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Hosts of the site as machines, which something switches on and off: a node is the host of its
 name.
 
-Ours is a host that was off and free when we claimed it (``claims``). What somebody else switched on
-is never switched off; a host that was seen on, and then off, is nobody's again.
+Ours is a host that was off and free when we claimed it (``claims``). A host that somebody else
+switched on is never switched off; a host that was seen on, and then off, is nobody's again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SwitchedHosts:
         return plain_offers(self._settings, pool, self._settings.types, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Each host for itself. What an earlier call may not have reached is switched on again."""
+        """Each host for itself. One that an earlier call may have missed is switched on again."""
         listed = self._listed()
         for one in listed:
             if one.generation == spec.generation and one.state is InstanceState.PENDING:

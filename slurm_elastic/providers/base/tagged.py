@@ -41,7 +41,7 @@ class Tagged(Struct, frozen=True, kw_only=True):
 
 
 class TaggedProvider(HostedProvider[Tagged, Kind]):
-    """What they share."""
+    """The part that they share."""
 
     def _owner(self, one: Tagged) -> str | None:
         return self._ownership.owner(one.tags)

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-z0-9]+)*")
 
 
 class EngineImages:
-    """Those of all hosts of a cloud; see protocols.ImageStore. None is ever there by half."""
+    """The images of all hosts of a cloud; see protocols.ImageStore. None is ever there by half."""
 
     forms: tuple[str, ...] = ("tar",)
 

@@ -31,7 +31,7 @@ _ABSENT = ("NO_DOMAIN", "NO_DOMAIN_METADATA", "NO_STORAGE_VOL")
 
 
 def found(look: Callable[..., Any], *asked: object) -> Any:  # noqa: ANN401 - the bindings' things
-    """What there is; None where there is no such thing."""
+    """The thing that is looked up; None where there is no such thing."""
     libvirt = bindings()
     try:
         return look(*asked)
@@ -167,7 +167,7 @@ def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa:
 
 
 def remove(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
-    """Have nothing of it left: its definition, which has its marks, goes last. What runs stays."""
+    """Have nothing of it left: its definition, with its marks, goes last. A running one stays."""
     libvirt, domain = bindings(), found(connection.lookupByUUIDString, number)
     if domain is not None and domain.isActive():
         return

@@ -47,7 +47,7 @@ class VolumeLabel(Struct, frozen=True, kw_only=True):
 
 
 class VolumeImages:
-    """Those of all hosts of a cloud; see protocols.ImageStore."""
+    """The images of all hosts of a cloud; see protocols.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
 
@@ -72,7 +72,7 @@ class VolumeImages:
         )
 
     def upload(self, file: ImageFile, place: str, say: Say) -> CloudImage:
-        """What it made goes again where it does not come to its end."""
+        """The volume that it made goes again where it does not come to its end."""
         name = volume_name(file)
         self._short(place, partial(_begin, self._settings, name))
         try:

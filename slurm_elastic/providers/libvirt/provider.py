@@ -140,7 +140,7 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
             raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
 
     def _known(self, ids: Sequence[str]) -> Sequence[Tagged]:
-        """Those of ours among them, as they were seen last."""
+        """The machines of ours among them, as they were seen last."""
         wanted = list(dict.fromkeys(ids))
         unseen = self._unseen(wanted)
         if missing := [i for i in wanted if i not in self._ours]:

@@ -19,7 +19,7 @@ _URI = re.compile(r"(qemu|test)(\+(unix|ssh|libssh2?|tls))?://\S*/\S+")
 
 
 class Virtualization(StrEnum):
-    """What runs domains: ``qemu`` is emulation, ``test`` libvirt's own test driver."""
+    """The hypervisor of domains: ``qemu`` is emulation, ``test`` libvirt's own test driver."""
 
     KVM = "kvm"
     QEMU = "qemu"

@@ -37,7 +37,7 @@ _MIB = 1 << 20
 
 
 class OneImages:
-    """Those that an account may use; see protocols.ImageStore."""
+    """The images that an account may use; see protocols.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
     places: tuple[str, ...] = ("",)
@@ -49,7 +49,7 @@ class OneImages:
         self._found = Images(self._call, settings)
 
     def images(self) -> Sequence[CloudImage]:
-        """Of type OS, of all owners whose images the account may use."""
+        """Images of type OS, of all owners whose images the account may use."""
         uid = int(self._call("user.info", -1).ID)
         records = self._call("imagepool.info", ALL, -1, -1).IMAGE
         return [_image(one, uid) for one in records if not image(one).unsuited]

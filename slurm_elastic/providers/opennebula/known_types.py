@@ -22,7 +22,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def known_types(settings: OpenNebulaCloud) -> tuple[KnownType, ...]:
-    """One call. Any ProviderError. Of templates with one name the newest has it."""
+    """One call. Any ProviderError. If templates have one name, the newest has it."""
     with translated(settings.name):
         server = open_server(settings)
         call = functools.reduce(getattr, ("templatepool", "info"), server)

@@ -133,7 +133,7 @@ class OpenNebulaProvider:
     def instances(self) -> Sequence[Instance]:
         """The account's machines with our tag. Machines that the scheduler has given up (see
         ``scheduling``), and those whose start failed, are ended, and told once as TERMINATED.
-        What was to end and does not is asked again.
+        A machine that was to end and does not is asked again.
         """
         now = self._clock()
         found = self._placements.dated(self._machines.live(), now)
@@ -180,7 +180,7 @@ class OpenNebulaProvider:
         self._call("user.info", -1)
 
     def credentials_end(self) -> float | None:
-        """Of a login token; a password has no end."""
+        """The end of a login token; a password has none."""
         secret = client.session(self._settings, os.environ).partition(":")[2]
         return client.token_end(self._call("user.info", -1), secret)
 

@@ -76,8 +76,8 @@ def extra_template(
     image: int | None,
     parts: Sequence[str],
 ) -> dict[str, dict[str, object]]:
-    """The fourth argument of ``one.template.instantiate``; ``own`` is the VM template itself. What
-    is in here replaces what the template has of that name, so it is merged beforehand.
+    """The fourth argument of ``one.template.instantiate``; ``own`` is the VM template itself. An
+    attribute in here replaces the template's of that name, so it is merged beforehand.
     """
     facts = facts_of(cluster, spec) | {"node": node}
     template: dict[str, object] = {

@@ -183,8 +183,8 @@ class Api:
         return answer.json() if answer.content else None
 
     def credentials_end(self) -> float | None:
-        """Unix time; of a token, an application credential or a password, whichever there is. What
-        keystoneauth raises.
+        """Unix time; of a token, an application credential or a password, whichever there is.
+        Errors: keystoneauth's.
         """
         session = self._services["compute"].session
         auth: Any = session.auth

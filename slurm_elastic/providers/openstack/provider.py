@@ -97,7 +97,7 @@ class OpenStackProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One call for each 100 nodes, and the wait for nova's scheduler to place them.
 
-        What it cannot place is deleted again.
+        A server that it cannot place is deleted again.
         """
         if not spec.nodes:
             return ()
@@ -177,7 +177,7 @@ class OpenStackProvider:
         self._call("compute", "GET", "/servers?limit=1")
 
     def credentials_end(self) -> float | None:
-        """Of a token, an application credential or a password that ends."""
+        """The end of a token, an application credential or a password that ends."""
         with translated(self.name):
             return self._opened().credentials_end()
 

@@ -58,7 +58,7 @@ class Redfish:
 
     @contextmanager
     def _system(self, host: str) -> Iterator[System]:
-        """What is no answer, or none that can be read, leaves open what came of the call."""
+        """No answer, or none that can be read, leaves open what came of the call."""
         name, url = self._settings.name, urlsplit(self._settings.hosts[host])
         link = connector.Connector(
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
