@@ -22,6 +22,7 @@ from tests.web.stage import Page, served
 
 HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
 PAGES = ("#/", "#/day", "#/explain/42", "#/explain", "#/cost/account/90d", "#/rescues", "#/doctor")
+INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
 SIZES = ((400, True), (1600, False))
 
 
@@ -105,7 +106,7 @@ def test_every_page_is_accessible_fits_and_asks_nobody_else(
         page.go(place)
         assert page.overflow() <= 0, place
         assert page.axe() == [], place
-    asked = {url for url in page.requests() if not url.startswith(("about:", "chrome:", "data:"))}
+    asked = {url for url in page.requests() if not url.startswith(INTERNAL)}
     assert {url for url in asked if not url.startswith(page.address)} == set()
     assert page.complaints() == []
 
