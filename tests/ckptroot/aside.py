@@ -1,4 +1,4 @@
-"""What must not be done to the tests' own process is done in a child of it."""
+"""A child of the tests' process does what must not be done to that process itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def aside(does: Callable[[], Any]) -> Any:
-    """What ``does`` says in a process of its own, as JSON."""
+    """The result of ``does`` in a process of its own, which hands it over as JSON."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -306,7 +306,7 @@ def test_another_users_files_keep_nobody_from_a_save(place: Path) -> None:
 def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
     place: Path, owner: int
 ) -> None:
-    """Of these it cannot be told whether they are all."""
+    """The search gives up at so many, and may not have found all of the user's own."""
     one = new(place)
     (place / "shared").mkdir()
     fill(place / "shared", USER, 1)
@@ -367,7 +367,7 @@ def seen_as(number: int, blocks: int = 0, mode: int = stat.S_IFREG | 0o600) -> o
 
 @pytest.fixture
 def walked(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, os.stat_result]]:
-    """What is found there."""
+    """The files that a walk finds there; a test adds to them."""
     found: list[tuple[str, os.stat_result]] = []
     monkeypatch.setattr(Baggage, "_walk", lambda _: iter(found))
     monkeypatch.setattr(Baggage, "_others", lambda _, tasks: set())

@@ -1,4 +1,4 @@
-"""What slurmctld says of a job, by a stand-in for scontrol."""
+"""A job as slurmctld tells of it, by a stand-in for scontrol."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_nobody_is_served_as_root(
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of sudo, our parent, process 30."""
+    """A /proc with our parent sudo as process 30."""
     monkeypatch.setattr(os, "getppid", lambda: 30)
     (tmp_path / "sudo").touch()
     (tmp_path / "30").mkdir()

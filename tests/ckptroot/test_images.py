@@ -1,4 +1,4 @@
-"""What is brought back by root must be the job's user, and no more."""
+"""The processes that root brings back must be the job's user, and no more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_users_own_tasks_pass(tmp_path: Path) -> None:
 
 
 def test_tasks_with_different_groups_are_refused(tmp_path: Path) -> None:
-    """What restores them has the rights of one user, and cannot change its groups."""
+    """The process that restores them has the rights of one user, and cannot change its groups."""
     more = forged.core(forged.creds(groups=[2000, 2005]))
     with pytest.raises(Refused, match="different groups"):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()), more), ALICE)

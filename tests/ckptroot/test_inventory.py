@@ -1,4 +1,4 @@
-"""What a job has besides its memory, by processes that are made up."""
+"""The things that a job has besides its memory, by processes that are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real CRIU brings back, and what not: the user's own, with his rights alone.
+"""A real CRIU brings back the user's own and nothing else, with the user's rights alone.
 
 Namespaces of our own, no container: a session's method saves a job, its user puts something else in
 the place of its files, and another session brings it back. The same on real Slurm is in
@@ -248,7 +248,7 @@ def home() -> Iterator[Path]:
 def moved(
     home: Path, program: str, kind: str, swap: str = "true", attack: str = ATTACK
 ) -> dict[str, Any]:
-    """What became of a job whose user did ``swap`` between its image and its restore."""
+    """The outcome of a job whose user does ``swap`` between its image and its restore."""
     wrapper = (
         home / "criu"
     )  # bash -p: else it gives up root's rights where the real user is another

@@ -1,4 +1,4 @@
-"""What the root part reads in ``scontrol show job``, whatever a user wrote into their own texts."""
+"""The root part reads ``scontrol show job`` right, whatever users write into their own texts."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_killed_all_of_it_is_gone_and_its_end_is_no_news(bed: Bed) -> None:
 
 
 def _processes(bed: Bed, column: str = "comm") -> str:
-    """Of the job's own process numbers."""
+    """A column of ps, for the processes in the job's own PID namespace."""
     own = f"--pid=/proc/{bed.middle}/ns/pid_for_children"
     found = subprocess.run(
         ["nsenter", "-t", str(bed.middle), "-m", own, "ps", "-e", "-o", f"{column}="],
@@ -224,7 +224,7 @@ def test_what_criu_brings_back_is_the_job_again(bed: Bed) -> None:
 
 
 def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
-    """What CRIU writes there is lost: only root may set them. All else is what it was."""
+    """CRIU's writes to the limits are lost: only root may set them. All else is what it was."""
     limits = ["kernel/shmmni", "fs/mqueue/msg_max"]
     read = f"cd /proc/sys; cat {' '.join(limits)} kernel/ostype fs/nr_open"
     number = bed.start(
@@ -319,7 +319,7 @@ become({bed.payload("", program)!r})
 
 
 def reopened(bed: Bed, meanwhile: str = "pass", mode: str = "wb") -> str:
-    """What is in the file that a process has as its output, which it opens anew."""
+    """The content of a process's output file after the process has opened it anew."""
     program = f"""
 import os, sys
 from pathlib import Path

@@ -254,7 +254,7 @@ def test_an_earlier_jobs_directory_is_no_run_of_this_one(
     anew: bool,
     forgets: bool,
 ) -> None:
-    """What another user's had is no more of that user's."""
+    """Another user's quota no longer counts the directory that was their job's."""
     begun: list[Meta] = []
     forgot: list[int] = []
     bed.store.meta, bed.store.path = lambda: meta, Path("/x")

@@ -1,4 +1,4 @@
-"""What the user's program gets of root's, and what not."""
+"""The user's program gets nothing of root's but what it is handed."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_room_is_enough_up_to_its_last_byte() -> None:
 def test_the_limit_that_leaves_the_least_is_the_room(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file system of 100 MiB, 20 of them free."""
+    """The file system has 100 MiB, 20 of them free."""
     there = SimpleNamespace(f_blocks=100, f_frsize=MIB, f_bavail=20)
     monkeypatch.setattr(quotas.os, "statvfs", lambda path: there)
     monkeypatch.setattr(quotas, "allocated", lambda path: 2 * MIB)

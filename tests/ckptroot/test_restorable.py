@@ -1,4 +1,4 @@
-"""What a job's user could not restore is refused at the save, while it runs."""
+"""A save refuses, while the job runs, a process that the job's user could not restore."""
 
 from __future__ import annotations
 

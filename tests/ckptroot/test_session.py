@@ -35,7 +35,7 @@ RUNS = JobState(state="RUNNING", uid=0, restarts=1)
 
 
 class Node:
-    """What the session asks of a method, in order; ``takes`` (s) by what takes time."""
+    """A method that notes the session's calls in order; ``takes``: seconds a slow one takes."""
 
     name, pid, stands_still = "criu", 1000, True
 
@@ -154,7 +154,7 @@ class Run:
         return room
 
     def wait(self, timeout: float) -> list[int]:
-        """Of the signals; the test ends where the clock has come to the hour."""
+        """The next signals; the test fails once the clock has gone on for an hour."""
         self.looks.append(timeout)
         self.clock.now += timeout
         assert self.clock.now < 4600, "the run does not end"

@@ -1,4 +1,4 @@
-"""What of a step's signals the payload gets: each once, however Slurm sends it."""
+"""The payload gets each of a step's signals once, however Slurm sends it."""
 
 from __future__ import annotations
 

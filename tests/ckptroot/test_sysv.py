@@ -26,7 +26,7 @@ sys.stdin.readline()
 
 
 def held(code: str) -> sysv.Held | None:
-    """What is told of the namespace of a process that has done this."""
+    """The report on the IPC namespace of a process that has run ``code``."""
     words = ["unshare", "--ipc", "/usr/bin/python3", "-c", HOLDS, code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         assert one.stdout is not None

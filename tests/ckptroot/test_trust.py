@@ -143,7 +143,7 @@ class TestJobDirectory:
     def test_on_an_export_that_squashes_root_is_refused(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What root makes there belongs to nobody."""
+        """A directory that root makes there belongs to the user nobody."""
         made = os.mkdir
 
         def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:

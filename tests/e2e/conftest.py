@@ -19,8 +19,9 @@ from slurm_elastic.sandbox.spec import SandboxSpec
 T = TypeVar("T")
 
 CALM = {"SlurmdTimeout": "300", "MessageTimeout": "60", "BatchStartTimeout": "60"}
-"""Of slurm.conf, in s, where a test says nothing else: a machine that stands still for half a minute
-loses no node, no job and no answer by itself. The sandbox's own are for people who watch.
+"""Settings of slurm.conf, in s, where a test sets nothing else: a machine that stands still for
+half a minute loses no node, no job and no answer by itself. The sandbox's own are for people who
+watch.
 """
 CALM_RESUME = 180.0
 """Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""

@@ -27,7 +27,7 @@ def arm(site: Sandbox, point: str) -> str:
 
 
 def assert_one_machine_a_node(site: Sandbox) -> None:
-    """Of the machines alive in either cloud none serves the node of another."""
+    """No two machines alive, whichever cloud they are in, serve the same node."""
     alive = [r.node for r in local_records(site) if r.state != InstanceState.TERMINATED]
     assert not [n for n, count in Counter(live_ec2(site) + alive).items() if count > 1]
 
@@ -38,7 +38,7 @@ def machines_made(site: Sandbox) -> set[str]:
 
 
 def local_records(site: Sandbox) -> Sequence[Record]:
-    """What the agent's own files say, whatever the daemon believes."""
+    """The machines by the agent's own files, whatever the daemon believes."""
     return read_records(site.layout.local_machines)
 
 

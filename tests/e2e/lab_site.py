@@ -48,7 +48,7 @@ __all__ = ["Machines", "Site", "launch_file", "no_sshd", "passes", "public_key",
 PATIENCE = 240.0
 SLURMCTLD = 6817
 EC2, CONTEXT = "i-", "SLURM_ELASTIC_"
-"""What ids of EC2's machines begin with, and OpenNebula's CONTEXT where it is ours."""
+"""The prefixes of EC2's machine ids, and of our own variables in OpenNebula's CONTEXT."""
 ACTIVE = 3
 HEARTBEAT = 2 * 3600.0
 """Seconds: machines are left to themselves in no test."""
@@ -104,8 +104,8 @@ class Powered(Struct, frozen=True):
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """What all machines have: who may log in, how they come by their host key, and further lines of
-    the shell that prepare one.
+    """The image of all machines: who may log in, how they come by their host key, and further lines
+    of the shell that prepare one.
     """
 
     authorized: str
@@ -180,7 +180,7 @@ class Machines:
         return {self.nodes[name]: host for name, host in self.hosts.items()}
 
     def facts(self, name: str) -> dict[str, str]:
-        """What the machine's user data tell it, as its cloud has them."""
+        """The settings in the machine's user data, as its cloud has them."""
         if not name.startswith(EC2):
             (vm,) = (m for m in self.site.one.state().machines if str(m.id) == name)
             told = ((k.partition(CONTEXT), v) for k, v in vm.context.items())
@@ -302,7 +302,7 @@ class Site:
         return {n.name: n.address for n in nodes if n.address.startswith("10.99.")}
 
     def decisions(self, node: str) -> tuple[Decision, ...]:
-        """What was decided on that node, oldest first."""
+        """The decisions on that node, oldest first."""
         book = ledger(self.sandbox)
         try:
             return book.decisions(node)
@@ -337,7 +337,7 @@ class Site:
         return peer is not None and peer.handshake > 0
 
     def doctor(self, later: float = 0.0) -> dict[str, list[Finding]]:
-        """What doctor finds of the network, by its name; as if so many seconds had passed."""
+        """Doctor's findings on the network, by their names, as if so many seconds had passed."""
         config = configfile.load(self.sandbox.layout.config)
         found: dict[str, list[Finding]] = {}
         for one in examine(config, self.sandbox.slurm, time.time() + later, passes):

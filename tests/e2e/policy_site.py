@@ -65,7 +65,7 @@ def held(site: Sandbox) -> list[str]:
 
 
 def decisions(site: Sandbox, since: float, kind: str = "policy") -> list[Decision]:
-    """Of the pool, the oldest first."""
+    """The decisions on the pool, the oldest first."""
     book = ledger(site)
     try:
         found = book.decisions("pool:pub", 500)

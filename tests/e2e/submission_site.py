@@ -69,7 +69,7 @@ STATICS = ("st1", "st2")
 
 
 class Ran(Struct, frozen=True, kw_only=True):
-    """What a command answered."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -117,7 +117,7 @@ class SubmissionSite:
         return path.stat().st_size if path.exists() else 0
 
     def log(self, since: int = 0) -> str:
-        """What slurmctld logged after the first ``since`` bytes."""
+        """slurmctld's log after its first ``since`` bytes."""
         with (self.root / "ctld" / "log").open("rb") as log:
             log.seek(since)
             return log.read().decode(errors="replace")

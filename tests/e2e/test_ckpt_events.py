@@ -44,7 +44,7 @@ def test_a_jobs_start_is_seen_at_once(site: Sandbox) -> None:
 
 
 def test_a_jobs_end_is_seen_at_once(site: Sandbox) -> None:
-    """What was saved of a job goes when it is first seen ended; a move has it saved."""
+    """The service removes a job's save when it first sees the job ended; a move makes that save."""
     job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 8)
     announce(site, node_of(site, job))

@@ -81,7 +81,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @pytest.fixture(scope="module")
 def servers(lab: Lab) -> Iterator[None]:
-    """Of the head, beside slurmctld."""
+    """Servers on the head, beside slurmctld."""
     with contextlib.ExitStack() as running:
         for port in (ECHO, SHUT, OPEN):
             server = running.enter_context(_Server((INSIDE, port), _Echo))
@@ -136,7 +136,7 @@ def link(lab: Lab) -> Iterator[Callable[[str], Link]]:
 
 
 def let_in(site: Site, *hosts: str) -> list[str]:
-    """Of these hosts the ones that reach slurmctld."""
+    """The hosts among these that reach slurmctld."""
     return [host for host in hosts if site.reaches(host)]
 
 

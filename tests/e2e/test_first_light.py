@@ -65,7 +65,7 @@ STILL = 5.0
 """Seconds of a standstill after which a trial that has a short time is tried again."""
 HANGS = PATIENCE_OF_COMMANDS + 3.0
 ROOM = "16k"
-"""Of a disk on which slurmd can just be started."""
+"""The size of a disk on which slurmd can just start."""
 
 
 @pytest.fixture(scope="module")

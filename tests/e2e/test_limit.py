@@ -12,7 +12,7 @@ from tests.e2e.ckpt import FILE_SIGN, begun_at, counter, each_once, early, kinds
 
 pytestmark = pytest.mark.e2e
 STEPS = 280
-"""Of a quarter of a second and more: longer than one limit of a minute, shorter than two."""
+"""Each takes a quarter of a second or more, all together between one and two limits of a minute."""
 TIMES = 9
 """More than it takes where each run has half of its limit, and steps are slow."""
 

@@ -67,7 +67,7 @@ def reasons(site: Sandbox, job: int) -> str:
 
 
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
-    """Of a group that the account may not read, oned tells only when it refuses: at once."""
+    """The account may not read the group: oned tells of its quota only by refusing, at once."""
     site.one.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
     until = Until(site)
     first = submit_many(site, 2, until.script, FULL, "--partition=nebula,aws")

@@ -287,7 +287,7 @@ def _reasons(site: Sandbox) -> str:
 def test_the_simulator_decides_the_same_from_the_journal(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
-    """Of what the daemon decides here, and in all tests before."""
+    """The simulator replays the daemon's decisions in this test, and in all tests before."""
     under(growth="group_bursts(group=2)", release="idle(seconds=3)")
     site.wait_job(site.submit("sleep 1", *FULL, "--time=1"))
     site.wait_for(lambda: not live_ec2(site), 120, "idle machines went")

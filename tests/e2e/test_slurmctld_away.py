@@ -38,7 +38,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 
 def elastic(site: Sandbox, *words: str) -> str:
-    """What one of our commands prints. It ends far before a hanging slurmctld would let it."""
+    """The output of one of our commands. It ends long before a hanging slurmctld would answer."""
     command = [*ELASTIC, "--config", str(site.layout.config), *words]
     done = site.run(command, check=False, timeout=45)
     assert "Traceback" not in done.stdout + done.stderr

@@ -209,7 +209,7 @@ CASES = tuple(cases())
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of a submission. ``listed``: the list our filter gave it, if it did."""
+    """The outcome of a submission. ``listed``: the list our filter gave it, if it did."""
 
     refused: str | None
     state: str = ""
@@ -412,7 +412,7 @@ def interactive(site: SubmissionSite, case: Case) -> Outcome:
 
 
 def message(ran: Ran) -> str:
-    """What the user reads, without job numbers and without salloc's line on when it gave up."""
+    """The error that the user reads, without job numbers and salloc's line on when it gave up."""
     lines = [line for line in ran.err.splitlines() if "has been revoked" not in line]
     return f"exit {ran.code}: " + re.sub(r"\d+", "N", "\n".join(lines))
 
@@ -597,7 +597,7 @@ def test_changing_a_pending_job_works_as_before() -> None:
 
 
 def changed(site: SubmissionSite, job: str, change: str) -> Ran:
-    """Of a user; 24.11 answers with a left-over errno now and then, with any filter or none."""
+    """A user's change; 24.11 may answer with a left-over errno, with any filter or none."""
     until = time.monotonic() + patience(SETTLED)
     while True:
         done = site.run("scontrol", "update", f"jobid={job}", change, user="nobody")

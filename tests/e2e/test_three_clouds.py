@@ -100,7 +100,7 @@ def test_twenty_plain_jobs_run_where_there_is_a_machine_and_say_why(site: Sandbo
 def test_one_job_goes_through_all_three_and_each_hop_is_told_and_timed(
     site: Sandbox, stack: FullStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What cools down since the first test is cleared by the operator, and the nodes let go."""
+    """The operator clears all that cools down since the first test, and the nodes are let go."""
     assert main(["clear", "--all", "--config", str(site.layout.config)]) == 0
     site.wait_for(lambda: not held(site), 150, "all holds are over")
     before = lookups(site)

@@ -1,4 +1,4 @@
-"""What end-to-end tests ask of a sandbox again and again."""
+"""Questions and orders that end-to-end tests have for a sandbox again and again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MULTIFACTOR = (
     "PriorityWeightJobSize=100",
     "SchedulerType=sched/backfill",
 )
-"""What most sites schedule by."""
+"""Most sites schedule by these settings."""
 AT_ONCE = ("MessageTimeout=10",)
 """For a slurmctld that is away on purpose: Slurm's commands try for so long (s) before they say so."""
 SECOND_CLOUD = {

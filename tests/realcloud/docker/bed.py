@@ -83,7 +83,7 @@ class DockerBed:
         return self.client.containers.list(all=True, filters={"network": self.id})
 
     def alive(self) -> set[str]:
-        """Those that run or may yet be started; a list may show for a moment what was killed."""
+        """Ids of the containers that run or may yet start; the list may still show killed ones."""
         return {c.id[:12] for c in self.containers() if self._status(c) in ("created", "running")}
 
     @staticmethod

@@ -51,7 +51,7 @@ URGENT = '#!/bin/sh\nwhile [ ! -e "end-$SLURM_JOB_ID" ]; do sleep 1; done\n'
 
 @dataclass(frozen=True)
 class Struck:
-    """What became of a job. ``struck``: by its cause, and once; ``image``: it went on from one;
+    """The outcome of a job. ``struck``: by its cause, and once; ``image``: it went on from one;
     ``begun`` how often its program began; ``missing`` steps that its output lacks, or has twice, or
     in another order; ``lost`` seconds of work that were done again; ``save`` and ``away`` (s): what
     its save took, and from the strike to its running again.
@@ -92,7 +92,7 @@ class CausesWorld(ServedWorld):
     def strike_all(
         self, jobs: int, seed: int, told: Callable[[Struck], None] = lambda _: None
     ) -> list[Struck]:
-        """What becomes of so many jobs of each cause; the causes side by side."""
+        """Strike so many jobs with each cause, the causes side by side; the outcome of each job."""
         with ThreadPoolExecutor(len(self.causes)) as pool:
             found = pool.map(lambda lane: lane.run(jobs, seed, told), self.lanes())
             return [one for some in found for one in some]
@@ -192,7 +192,7 @@ class Lane:
         return end.exists()
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """What does not come in time is told by what is found then."""
+        """Wait until ``condition`` holds, or give up: ``_found`` tells how far each job came."""
         with contextlib.suppress(AssertionError):
             self.world.wait_for(condition, what, LONG)
 

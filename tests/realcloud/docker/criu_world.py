@@ -143,7 +143,7 @@ class CriuWorld(ContainerWorld):
         return host
 
     def set_up_head(self, host: Host) -> None:
-        """What slurmctld does not start without."""
+        """Write the files without which slurmctld does not start."""
         for file, text in render(config(), domain_pools(config(), expand)).items():
             host.put(f"/etc/slurm/{file}", text)
 
@@ -256,7 +256,7 @@ class CriuWorld(ContainerWorld):
         return found
 
     def state_of(self, job: int) -> str:
-        """What the job's launcher says of it: running, held; empty for nothing."""
+        """The state that the job's launcher tells: running, held; empty if it tells none."""
         path = self.directory_of(job) / "status.json"
         try:
             return str(json.loads(path.read_text())["state"])
@@ -318,7 +318,7 @@ class CriuWorld(ContainerWorld):
         return self.shared / "ckpt" / "containers" / str(job)
 
     def left(self, job: int) -> list[str]:
-        """What is left of a job: its directory, and processes on any node."""
+        """The remains of a job: its directory, and processes on any node."""
         path = self.directory_of(job)
         found = [str(p) for p in [path, *path.rglob("*")] if p.exists()]
         for name, host in self.nodes().items():

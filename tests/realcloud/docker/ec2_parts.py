@@ -1,4 +1,4 @@
-"""What a head in a container needs to use the sandbox's EC2, which is on this host: boto3, and a way."""
+"""A head in a container uses the sandbox's EC2 on this host: it gets boto3, and a relay to EC2."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def _unneeded(directory: str, names: list[str]) -> set[str]:
-    """What is left out of a package: compiled files, and what botocore knows of other services."""
+    """Names to leave out of a package: compiled files, and botocore's data on other services."""
     left = {name for name in names if name == "__pycache__"}
     if directory.endswith("botocore/data"):
         left |= set(names) - SDK_DATA

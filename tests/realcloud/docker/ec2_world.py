@@ -38,7 +38,7 @@ class Ec2World(ContainerWorld):
         (self.directory / "ec2").mkdir()
 
     def _come_up(self) -> None:
-        """What is there besides Slurm; ``_parts`` ends it."""
+        """Start all that is there besides Slurm; ``_parts`` ends it."""
         self.ec2 = self._parts.enter_context(running_ec2(self.directory / "ec2"))
         self.network.reload()
         gateway = self.network.attrs["IPAM"]["Config"][0]["Gateway"]
@@ -48,7 +48,7 @@ class Ec2World(ContainerWorld):
         self.start_daemon(self._config(), *ENVIRONMENT)
 
     def _prepare(self) -> None:
-        """What the configuration needs there."""
+        """Set up the head for the configuration."""
 
     def _config(self) -> dict[str, Any]:
         """slurm-elastic's."""

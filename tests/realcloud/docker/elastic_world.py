@@ -18,7 +18,7 @@ class ElasticWorld(ContainerWorld):
 
     machine_nodes = 3
     boot = BOOT
-    """What a machine's shell does."""
+    """A machine's shell runs this."""
 
     def __enter__(self) -> ElasticWorld:
         super().__enter__()
@@ -29,7 +29,7 @@ class ElasticWorld(ContainerWorld):
         return self
 
     def set_up_head(self) -> None:
-        """What the daemon needs besides its configuration."""
+        """Set up the head for the daemon, besides its configuration."""
 
     def hosts(self) -> dict[str, Any]:
         """The configuration's hosts: the engine that the world is on."""

@@ -1,6 +1,7 @@
-"""A site that bursts to EC2, whose machines are strangers to it: containers of an image without any key,
-with nothing mounted but the site's shared directories. What they know they have from user data, which
-Debian's cloud-init carries out. EC2 is the sandbox's, on this host; slurm-elasticd runs in the head.
+"""A site that bursts to EC2, whose machines are strangers to it: containers of an image without any
+key, with nothing mounted but the site's shared directories. All that they know comes from user
+data, which Debian's cloud-init carries out. EC2 is the sandbox's, on this host; slurm-elasticd runs
+in the head.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Hypervisor:
     """
 
     command: tuple[str, ...] | None = None
-    """What a machine's host runs; None: what its image says."""
+    """The command that a machine's host runs; None: the one of its image."""
 
     def __init__(self, world: JoiningWorld, zone: str, public: str) -> None:
         self._world, self._public = world, public
@@ -200,7 +201,7 @@ class Hypervisor:
                     self._show(name)
 
     def printed(self, name: str) -> str:
-        """What the machine has printed."""
+        """All that the machine has printed so far."""
         text: bytes = self.hosts[name].container.logs()
         return text.decode()
 
@@ -267,7 +268,7 @@ class Impostors(Hypervisor):
     command = ("sh", "-c", IMPOSTOR)
 
     def printed(self, name: str) -> str:
-        """What cloud-init prints, with a key that is not that of who answers."""
+        """cloud-init's lines, with a host key that the impostor does not have."""
         key = Ed25519PrivateKey.generate().public_key()
         line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
         block = "-----{} SSH HOST KEY KEYS-----"

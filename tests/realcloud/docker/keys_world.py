@@ -19,7 +19,7 @@ HUP_MACHINE = "kill -HUP $(cat /run/slurm/slurmd.pid)"
 
 
 def first_keys() -> KeySet:
-    """What a site may have begun with: a key of its own, and one for each of two clouds."""
+    """The first keys of a site: one of its own, and one for each of two clouds."""
     site = keyset.of_slurm_key(b"the site's own key, of 32 bytes.").default
     clouds = [
         Key(alg="HS256", kty="oct", kid=f"slurm-elastic:{cloud}:1", k=letter * 64)
@@ -50,7 +50,7 @@ class KeysWorld(JoiningWorld):
         head.run(["chown", "slurm:slurm", HEAD_KEYS])
 
     def keys_of(self, host: Host) -> KeySet:
-        """Those of the head or a machine."""
+        """The keys that the head or a machine has."""
         return keyset.parse(host.run(["cat", HEAD_KEYS]).stdout.encode())
 
     def rotate(self, *options: str) -> str:

@@ -138,7 +138,7 @@ class MpiWorld(ServedWorld):
         return self.slurm("scontrol", "show", "hostnames", listed).stdout.split()
 
     def make_read_only(self, node: str, job: int) -> None:
-        """What that job keeps its sets in can be read on the node, no more."""
+        """Mount that job's directory of sets read-only on the node."""
         place = f"/shared/jobs/heat-{job}"
         mount = f"mount --bind {place} {place} && mount -o remount,ro,bind {place}"
         host = self.nodes()[node]

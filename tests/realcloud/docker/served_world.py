@@ -91,7 +91,7 @@ class ServedWorld(CriuWorld):
 
     @contextlib.contextmanager
     def memory(self) -> Iterator[CheckpointState]:
-        """What the service remembers, to read."""
+        """The service's memory, opened to read."""
         state = CheckpointState(self.shared / "state" / FILE, read_only=True)
         try:
             yield state

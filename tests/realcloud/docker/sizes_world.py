@@ -88,11 +88,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Held:
-    """What became of a job. ``save``, ``size``, ``still``: its periodic save took so many seconds, the
-    image has so many bytes, the job stood still for so long. At the notice: what a save was taken to
-    need (``predicted``), whether it ``fits``; ``late``: seconds of it (0: none was made); ``image``:
-    of which save it went on, ``fresh`` if that was made for the notice, in time. ``whole``: it began
-    once and has all its memory.
+    """The outcome of a job. ``save``, ``size``, ``still``: its periodic save took so many seconds,
+    the image has so many bytes, the job stood still for so long. At the notice: the seconds that a
+    save was expected to take (``predicted``), whether it ``fits``; ``late``: the seconds it took
+    (0: none was made); ``image``: the save from which the job went on, ``fresh`` if that was made
+    for the notice, in time. ``whole``: it began once and has all its memory.
     """
 
     case: Case
@@ -125,7 +125,7 @@ class SizesWorld(ServedWorld):
         super().__init__(engine, image, nodes=2, cpus=ROOM + 1)
 
     def attempt(self, case: Case, notice: float = NOTICE) -> list[Held]:
-        """What becomes of the case's jobs when their node is taken after that notice."""
+        """Take the node of the case's jobs after that notice; the outcome of each job."""
         self.slurm("scontrol", "update", "nodename=n2", "weight=100")  # they begin on n1
         jobs = [self._submit(case) for _ in range(case.count)]
         for job in jobs:

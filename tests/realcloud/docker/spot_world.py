@@ -90,7 +90,7 @@ class SpotWorld(Ec2World, ServedWorld):
         return found
 
     def images(self, job: int) -> list[Path]:
-        """What is in the job's directory of images."""
+        """All files and directories in the job's directory of images."""
         return list(self.directory_of(job).rglob("*"))
 
     # the parts
@@ -202,7 +202,7 @@ class Hypervisor:
 
 
 def metadata(machine: MachineView) -> Mapping[str, str]:
-    """What its metadata service answers, by path below ``meta-data/``."""
+    """The answers of the machine's metadata service, by path below ``meta-data/``."""
     said = {"instance-id": machine.id}
     if machine.interruption is not None:
         when = datetime.fromtimestamp(machine.interruption.deadline, UTC)

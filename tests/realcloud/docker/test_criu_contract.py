@@ -113,7 +113,7 @@ class TestCriu(Saves, Spoils, Deadlines, Holds):
 
 
 def test_a_save_that_comes_late_holds_nobody_and_is_good(bed: CriuBed) -> None:
-    """What CRIU has begun is never killed: its image counts, but the job was not stopped for it."""
+    """Nobody kills CRIU once it has begun: its image counts, but the job was not stopped for it."""
     run = bed.run()
     bed.stick(run)
     with pytest.raises(CheckpointError, match="no answer"):

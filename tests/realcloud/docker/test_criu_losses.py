@@ -44,7 +44,7 @@ def all_nodes(world: ServedWorld) -> None:
 
 @contextlib.contextmanager
 def read_only(world: ServedWorld, *hosts: Host) -> Iterator[None]:
-    """What these hosts have mounted can be read there, no more."""
+    """These hosts have /shared/ckpt mounted read-only meanwhile."""
     for host in hosts:
         host.run(["sh", "-c", READ_ONLY])
     try:

@@ -1,5 +1,5 @@
-"""What a job's user puts in the place of its files before it comes back: CRIU opens all of them by their
-paths again, with his rights alone.
+"""A job's user puts something else in the place of its files before it comes back: CRIU opens all
+of them by their paths again, with the user's rights alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A shared directory in which root is refused, as by an export with root_squash: jobs run on unharmed,
 and it is said why they cannot be saved.
 
-No kernel here speaks NFS. What its server refuses a squashed root by EACCES, this kernel refuses by
-EACCES a root without CAP_DAC_OVERRIDE where the owner has no right to write.
+No kernel here speaks NFS. An NFS server answers a squashed root with EACCES; this kernel answers a
+root without CAP_DAC_OVERRIDE with EACCES where the owner has no right to write.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TwoHosts:
         return provider
 
     def running(self) -> dict[str, set[str]]:
-        """What runs in the network by host, in the engines' own words."""
+        """The containers that run in the network, by host, as the engines themselves list them."""
         with self._clients() as clients:
             return {
                 host: {c.id[:12] for c in _attached(client, self.id) if c.status == "running"}

@@ -32,7 +32,7 @@ def world(docker_engine: Engine, trixie: str, cloud_image: str) -> Iterator[Keys
 
 
 def asks(machine: Host) -> str:
-    """What a machine hears that asks slurmctld for its node."""
+    """slurmctld's answer to a machine that asks for its node."""
     done = machine.run(["scontrol", "show", "node", "pub1"], check=False)
     return str(done.stdout + done.stderr)
 

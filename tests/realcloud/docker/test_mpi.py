@@ -39,7 +39,7 @@ def all_nodes(world: MpiWorld) -> None:
 
 @pytest.fixture(scope="module")
 def answers(world: MpiWorld) -> dict[str, str]:
-    """What runs that nobody interrupts say, by each MPI."""
+    """The answers of runs that nobody interrupts, by MPI."""
     world.calm(*NODES)
     found = {}
     for name, start in STARTS.items():

@@ -55,7 +55,7 @@ class TwoHostsWorld(ElasticWorld):
                 network.remove()
 
     def containers(self) -> list[Any]:
-        """Those of both engines; of the far one only while it runs."""
+        """The containers of both engines; of the far one only while it runs."""
         return super().containers() + (self._far_containers() if self.far.up else [])
 
     def running_by_host(self) -> Counter[str]:

@@ -70,7 +70,7 @@ def _which(secrets: Collection[bytes], file: Any) -> set[bytes]:
 
 
 class _Stream(io.RawIOBase):
-    """What comes in parts, as a file to read from."""
+    """A file to read from, whose content comes in parts."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts, self._rest = iter(parts), b""

@@ -58,8 +58,8 @@ SlurmctldParameters=enable_configless
 MessageTimeout=60
 BatchStartTimeout=60
 """
-"""What every Slurm in containers needs: no cgroups, configless nodes; and longer limits than a machine
-stands still that has them all, so that no answer is too late and no job launched anew for that.
+"""Every Slurm in containers needs this: no cgroups, configless nodes; and limits longer than a
+machine that runs them all stands still, so that no answer is too late and no job is launched anew.
 """
 
 
@@ -122,8 +122,8 @@ class Host:
         return "" if shown["Running"] or shown["ExitCode"] is None else str(shown["ExitCode"])
 
     def _texts(self, directory: str) -> tuple[str, str]:
-        """What is in the files out and err: through the container's first process, as a copy by the
-        engine takes a process of its own each time, a tenth of a second of work.
+        """The content of the files out and err, through the container's first process: a copy by
+        the engine takes a process of its own each time, a tenth of a second of work.
         """
         with contextlib.suppress(OSError, docker.errors.NotFound):
             pid = self.container.client.api.inspect_container(self.container.id)["State"]["Pid"]
@@ -172,16 +172,16 @@ class ContainerWorld:
     """
 
     capabilities = CRIU_CAPS
-    """Of the nodes, where CRIU is wanted."""
+    """The capabilities of nodes where CRIU is wanted."""
     cgroup_conf = "CgroupPlugin=disabled\n"
     awaited: Sequence[str] = ("/shared/head-is-up",)
     """Files that a node waits for before its slurmd starts."""
     before_slurmd = "true"
-    """What the shell of a node does first."""
+    """The shell of a node runs this first."""
     node_options: Mapping[str, Any] = {}
-    """Of Docker's create call."""
+    """More options of Docker's create call for a node."""
     node_mounts: Mapping[str, Any] = {}
-    """Of nodes besides what all hosts have, as Docker's SDK takes volumes."""
+    """The mounts of nodes besides those of all hosts, as Docker's SDK takes volumes."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class ContainerWorld:
         return wait_for(condition, what, self.state, patience)
 
     def state(self) -> str:
-        """What Slurm says now, for a failure's report."""
+        """The nodes and jobs as Slurm shows them now, for a failure's report."""
         return (
             "\n".join(
                 self.slurm(*shlex.split(words), check=False).stdout
@@ -439,7 +439,7 @@ _ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USE
 
 
 def criu_options(capabilities: Sequence[str] = CRIU_CAPS) -> dict[str, Any]:
-    """What a container needs so that CRIU dumps and restores in it."""
+    """The options of a container in which CRIU can dump and restore."""
     return {
         "cap_add": list(capabilities),
         "security_opt": ["seccomp=unconfined"],

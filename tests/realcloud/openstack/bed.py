@@ -73,14 +73,14 @@ class PlaneBed:
         return OpenStackCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
-        """Of a cluster of this test's: nova remembers what earlier ones with the same generation
-        have started.
+        """The provider of this test's own cluster: nova remembers the servers that earlier clusters
+        have started with the same generation.
         """
         own = self._uuids.setdefault(uuid, str(uuid4()))
         return open_provider(self.settings(timeout=timeout, **more), Cluster(name="site", uuid=own))
 
     def alive(self) -> set[str]:
-        """What is being deleted has to be gone first."""
+        """Ids of the servers, once all that are being deleted are gone."""
         return self.admin.settled()
 
     def add_foreign(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""What an administrator does to the control plane of a test, by openstacksdk."""
+"""An administrator's work on the control plane of a test, by openstacksdk."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .processes import PATH, BrokenError, Processes
 from .settings import DATABASES, HOST, PASSWORD, REGION, Place, Ports
 
 PARTS = ("db", "fernet", "credential")
-"""What is kept, below a control plane's directory: keystone's accounts and its keys go together."""
+"""A control plane's directories that are kept: keystone's accounts and its keys go together."""
 SERVER = "mariadb"
 FAST = (
     "--innodb-flush-log-at-trx-commit=0",

@@ -13,7 +13,7 @@ from nova.virt import fake
 
 
 def orders():
-    """What the file says now; it may be missing."""
+    """The orders in the file now; none if it is missing."""
     try:
         with open(os.environ["SLURM_ELASTIC_HYPERVISOR"], encoding="utf-8") as file:
             return json.load(file)

@@ -53,7 +53,7 @@ class ControlPlane:
 
     @property
     def admin(self) -> Admin:
-        """What its administrators can do."""
+        """The control plane's administrator."""
         if self._admin is None:
             self._admin = Admin(str(self.clouds_file))
         return self._admin
@@ -65,7 +65,7 @@ class ControlPlane:
         draft.replace(self._orders)
 
     def pid(self, service: str) -> int:
-        """Of ``nova-api``, ``nova-compute``, ``keystone`` and so on, for SIGSTOP and the like."""
+        """The process id of ``nova-api``, ``keystone`` and so on, for SIGSTOP and the like."""
         return self._processes.pid(service)
 
     def stop(self, service: str) -> None:
@@ -77,7 +77,7 @@ class ControlPlane:
         self._processes.start(service, *self._command(service))
 
     def tails(self, lines: int = 15) -> str:
-        """What each service said last."""
+        """The last lines of each service's log."""
         return self._processes.tails(lines)
 
     # coming up

@@ -32,7 +32,7 @@ class Processes:
         return self._running[name].pid
 
     def names(self) -> list[str]:
-        """Those that were started, in this order."""
+        """The services that were started, in this order."""
         return list(self._running)
 
     def start(self, name: str, command: Sequence[str], more: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class Processes:
         return [process.returncode for process in some]
 
     def tails(self, lines: int = 15) -> str:
-        """What each said last."""
+        """The last lines of each log."""
         logs = sorted(self._place.log.glob("*.log"))
         return "\n".join(
             f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

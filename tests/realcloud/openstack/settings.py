@@ -10,7 +10,7 @@ import yaml
 
 REGION = "RegionOne"
 PASSWORD = "control-plane-of-a-test"
-"""Of every account; it opens nothing but this control plane."""
+"""The password of every account; it opens nothing but this control plane."""
 DATABASES = ("keystone", "placement", "glance", "nova_api", "nova", "nova_cell0")
 USER, ADMIN = "elastic", "admin"
 HOST = "control"
