@@ -29,7 +29,7 @@ _PROBE = Path(__file__).with_name("accasim_probe.py")
 
 
 class _Probed(Struct, frozen=True):
-    """What ``accasim_probe`` prints."""
+    """The output of ``accasim_probe``."""
 
     jobs: int
     seconds: float

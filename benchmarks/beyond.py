@@ -8,9 +8,9 @@ checkpoints: a job of four hours every six, on a spot machine of its own, along 
 into the notice of 120 s, and once with EC3's 160 s, which does not.
 
 deadline: a job of 48 h with a deadline of 60 h and restarts of 0.2 h, from 300 random starts on
-each availability trace of October 2022; how much of its work was done on spot machines. What it
-costs, on the traces of 2022 and 2023, is beside uniform progress as printed and beside a bound that
-no plan could go below, even one that knew the trace.
+each availability trace of October 2022; how much of its work was done on spot machines. Its cost,
+on the traces of 2022 and 2023, is beside that of uniform progress as printed and beside a bound
+that no plan could go below, even one that knew the trace.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _verdict(some: Sequence[Pair], dump: int) -> str:
 
 
 def why(mine: Figures, other: Figures, dump: int) -> str:
-    """What made the difference, from what was counted."""
+    """The cause of the difference, from what was counted."""
     if dump > NOTICE and mine.lost_hours > other.lost_hours:
         return f"a notice of {NOTICE} s is shorter than a dump"
     if mine.interruptions == 0:
@@ -250,7 +250,7 @@ def deadline(directory: Path) -> list[Row]:
 
 
 def dollars(directory: Path) -> list[Row]:
-    """What a job costs under ours and under uniform progress as printed, in machine-hours at the
+    """The cost of a job under ours and under uniform progress as printed, in machine-hours at the
     on-demand price, on all availability traces of 2022 and 2023; never above on demand.
     """
     rows = []

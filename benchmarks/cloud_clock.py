@@ -58,7 +58,7 @@ class CloudClock:
 
 
 def action_of(request: AWSPreparedRequest) -> str:
-    """What a prepared request asks for; for Route 53 its method and path."""
+    """The action that a prepared request asks for; for Route 53 its method and path."""
     target = request.headers.get("X-Amz-Target")
     if target:
         text = target.decode() if isinstance(target, bytes) else str(target)

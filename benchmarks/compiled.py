@@ -24,7 +24,7 @@ class CompileError(Exception):
 
 
 def missing() -> str | None:
-    """What this machine lacks to compile them."""
+    """The tools that this machine lacks to compile them."""
     if shutil.which("gcc") is None:
         return "no gcc"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
@@ -43,7 +43,7 @@ def build(place: Path) -> None:
 
 
 def run(place: Path, arguments: Sequence[str], *paths: Path) -> str:
-    """What a Python that imports the copy, and then ``paths``, prints. CompileError if it fails."""
+    """The output of a Python that imports the copy, then ``paths``. CompileError if it fails."""
     path = os.pathsep.join(map(str, (place, *paths)))
     env = os.environ | {"PYTHONPATH": path, "SLURM_ELASTIC_COMPILED": "1"}
     command = [sys.executable, *arguments]

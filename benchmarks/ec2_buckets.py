@@ -157,7 +157,7 @@ def end_all(
 def outcome(
     calls: dict[str, int], throttled: int, control: Ec2Control, action: str, seconds: float
 ) -> Outcome:
-    """What has been asked since."""
+    """The calls since then, and how many EC2 rejected."""
     state = control.state()
     made = state.calls.get(action, 0) - calls.get(action, 0)
     return Outcome(seconds=seconds, calls=made, rejected=state.throttled - throttled)

@@ -54,7 +54,7 @@ def least(
 def _best(
     available: Sequence[bool], look: float, restart: float, price: float, worth: float
 ) -> Gain:
-    """Of the best plan: nothing that is lost, or left, while it restarts is ever begun."""
+    """The gain of the best plan: it begins nothing that is lost, or left, while it restarts."""
     ticks, ways = len(available), max(ceil(restart / look), 1)
     rates = (price, 1.0)
     run = [(worth - rate) * look for rate in rates]

@@ -106,7 +106,7 @@ def _sandboxes() -> Iterator[Callable[..., Sandbox]]:
 
 
 Join = dict[str, float]
-"""Of one machine: seconds from its start to each stage, and to ``idle``."""
+"""One machine's seconds from its start to each stage, and to ``idle``."""
 
 
 def _joined(site: Any, machines: int) -> tuple[list[Join], list[Join]]:  # noqa: ANN401

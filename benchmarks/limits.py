@@ -103,7 +103,7 @@ def asked(path: Path) -> Iterator[Asked]:
 
 
 def replay(limit: float, work: float, saves: Saves) -> Lost:
-    """What a job of so much work (s) loses to its time limit, and to its saves for that."""
+    """The loss of a job of so much work (s) to its time limit, and to its saves for that."""
     left, spent, took = work, 0.0, saves.expected
     job = SlurmJob(id=1, states=frozenset({"RUNNING"}), start=1.0, limit=int(limit))
     for renewed in range(saves.times + 1):

@@ -1,4 +1,4 @@
-"""What five papers report about elastic clusters, reproduced: their figure beside the simulator's.
+"""Results of five papers about elastic clusters, reproduced: their figure beside the simulator's.
 
 Numbers in front are those of the list of claims that docs/papers.md explains. Rows that need a
 public job history are left out where it is not at hand (see docs/papers.md); nothing is tuned per
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> Report:
 
 
 def exact() -> list[Row]:
-    """What arithmetic alone decides: boots, bills, break-even points, bursts."""
+    """The figures that arithmetic alone decides: boots, bills, break-even points, bursts."""
     rows = []
     for kind, configure, totals in (
         ("ready images", (196, 232, 337), (236, 277, 672)),

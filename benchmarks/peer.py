@@ -38,7 +38,7 @@ PUBLISHED = {
 
 
 class _Probed(Struct, frozen=True):
-    """What ``peer_probe`` prints."""
+    """The output of ``peer_probe``."""
 
     wall: float
     outside: float

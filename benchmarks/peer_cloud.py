@@ -44,7 +44,7 @@ class Generous:
 
 
 def set_up(url: str) -> str:
-    """What ParallelCluster's own set-up makes of its cluster; the hosted zone's id."""
+    """Make what ParallelCluster's own set-up makes of its cluster; the hosted zone's id."""
     import boto3
 
     os.environ["AWS_ENDPOINT_URL"] = url

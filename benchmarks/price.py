@@ -1,6 +1,6 @@
 """Forecasts of starts on three held-back months of public histories, beside an estimate by limits.
 
-Each month is played through by the simulator. Of every so many jobs the start is forecast at its
+Each month is played through by the simulator. One job in so many has its start forecast at its
 submission, from the jobs that run and wait then and from the habits of all jobs that had ended by
 then. The reference takes time limits as run times, as Slurm's own estimate does.
 """

@@ -28,7 +28,7 @@ PERIOD = 5.0
 """Seconds between two readings of a short queue."""
 _PART = 1 << 16
 _FIELDS = 100
-"""Of a job that we do not use; with them a record has the 4 KB of Slurm's."""
+"""Fields of a job that we do not use; with them a record has the 4 KB of Slurm's."""
 
 
 class Cost(Struct):
@@ -39,7 +39,7 @@ class Cost(Struct):
 
 
 def rows(place: Path, jobs: int) -> Iterator[Row]:
-    """What reading a queue of ``jobs`` pending ones costs."""
+    """The cost of reading a queue of ``jobs`` pending ones."""
     path = place / f"queue-{jobs}"
     path.write_text("".join(record(n) for n in range(1, jobs + 1)))
     text = measured("text", path)

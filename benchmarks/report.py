@@ -40,7 +40,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What one benchmark found."""
+    """The findings of one benchmark."""
 
     name: str
     machine: str

@@ -30,7 +30,7 @@ from slurm_elastic.spool import Request, Spool
 
 
 class Usage(Struct, frozen=True):
-    """What the process has used so far: processor and waiting for the cloud (s), memory, calls."""
+    """The process's use so far: processor and waiting for the cloud (s), memory, calls."""
 
     cpu: float
     megabytes: float

@@ -225,7 +225,7 @@ def middle(runs: Sequence[Measured], value: Callable[[Measured], float]) -> floa
 
 
 def start_of(run: Measured) -> float:
-    """What the daemon took before it came to rest."""
+    """The daemon's processor time before it came to rest."""
     return run.start_cpu
 
 

@@ -1,4 +1,4 @@
-"""What ``resume_path`` runs: the installed program, the daemon and bare calls, each a process."""
+"""The runs of ``resume_path``: the installed program, the daemon and bare calls, each a process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class _Served(Struct, frozen=True, kw_only=True):
-    """What ``resume_daemon`` prints."""
+    """The output of ``resume_daemon``."""
 
     received: float
     acknowledged: float

@@ -30,7 +30,7 @@ PACKAGE = Path(slurm_elastic.__file__).parent
 GOALS = {"resume": (70, 15), "notice": (80, 20), "quiet round": (40, 8)}
 """Jumps and SQL statements at most."""
 LINES = 42_000
-"""Of the package without sandbox and fakes, at most."""
+"""Lines of the package without sandbox and fakes, at most."""
 SERVICES = ("controller", "ckptman")
 _SQL = {"execute", "executemany", "executescript"}
 
@@ -249,7 +249,7 @@ def line_rows() -> list[Row]:
 
 
 class Module(Struct, frozen=True):
-    """What one module imports of the package, the methods that it calls, and those it defines."""
+    """One module: its imports from the package, the methods that it calls, those it defines."""
 
     imports: frozenset[str]
     called: frozenset[str]

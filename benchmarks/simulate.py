@@ -40,7 +40,7 @@ SHORT_JOBS = (("KTH-SP2-1996-2.1-cln", 100, 1), ("lublin_256", 256, 1))
 PEERS = HISTORIES[0][0]
 SHORT = 5000
 GOALS = {"elastic": 0.3, "semi": 0.25}
-"""Of the bare loop's speed; compiled 0.6."""
+"""Shares of the bare loop's speed; compiled 0.6."""
 SHORT_GOAL = 0.25
 AGAIN = """
 import sys

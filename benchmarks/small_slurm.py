@@ -263,7 +263,7 @@ class SmallSlurm:
             )
 
     def _steps(self) -> list[int]:
-        """What is left of jobs: processes with this cluster's slurm.conf in their environment."""
+        """Processes that jobs left: they have this cluster's slurm.conf in their environment."""
         mark = f"SLURM_CONF={self.conf}".encode()
         found = []
         for entry in Path("/proc").iterdir():

@@ -27,7 +27,7 @@ from slurm_elastic.image.recipe import Recipe
 from slurm_elastic.image.trial import Order
 
 GOAL = 1 / 3
-"""Of a fresh boot's time."""
+"""A share of a fresh boot's time."""
 HEARTBEAT = 3600.0
 PATIENCE = 1800.0
 """Seconds for each step of a boot; without KVM they take minutes."""

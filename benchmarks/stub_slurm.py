@@ -106,7 +106,7 @@ class StubSlurm:
             (self.bin / name).chmod(0o755)
 
     def show(self, nodes: Sequence[str], *, powering_up: bool) -> None:
-        """What the commands answer from now on."""
+        """Set the commands' answers from now on."""
         state = ("allocated", ["CLOUD", "NOT_RESPONDING", "POWERING_UP"])
         if not powering_up:
             state = ("idle", ["CLOUD", "POWERED_DOWN"])

@@ -144,7 +144,7 @@ def told(
 
 
 def runs(names: Sequence[str], jobs: Sequence[int], now: float) -> Iterator[Run]:
-    """Of each machine's jobs, one after the other, an hour each."""
+    """The runs of each machine's jobs, one after the other, an hour each."""
     for i, job in enumerate(jobs):
         begin = now + 90 + HOUR * (i // len(names))
         yield Run(

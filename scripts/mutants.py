@@ -33,7 +33,7 @@ LOCKS = re.compile(
     r"(^|_)(lock|spending|holding|gather|changing|reading|counting|changed|wake|launching"
     r"|locked|alone|turn)$"
 )
-"""What a lock is called."""
+"""The names of locks."""
 DURABLE = re.compile(r"fsync|synchronous = full")
 
 
@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
 
 
 def changed(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in place of a node."""
+    """The nodes that may stand in place of this one."""
     match node:
         case ast.Compare(ops=[operator]):
             for other in COMPARED.get(type(operator), ()):
@@ -102,7 +102,7 @@ OPERATORS = {"any": changed, "locks": unlocked, "durability": undurable}
 
 
 def _keywords(node: ast.AST) -> Sequence[ast.keyword]:
-    """What a class says of its form (``frozen=True``): no behaviour of its own."""
+    """The keywords that give a class its form (``frozen=True``): no behaviour of its own."""
     if not isinstance(node, ast.ClassDef):
         return ()
     calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]

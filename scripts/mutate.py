@@ -39,7 +39,7 @@ AREAS: Mapping[str, Sequence[str]] = {
     ),
     "node_helper": ("ckptroot",),
 }  # fmt: skip
-"""What money and users' work depend on: the modules of each."""
+"""Areas that money and users' work depend on, and the modules of each."""
 
 
 BESIDES = {
@@ -53,8 +53,8 @@ BESIDES = {
 
 
 def tests_of(path: Path) -> list[str]:
-    """The files of the folder of tests that mirrors a module, or the file that does: what is named
-    like it first, then what names it. Of folders besides only those.
+    """The files of the folder of tests that mirrors a module, or the file that does: files named
+    like it first, then files that name it. From folders besides only files that name it.
     """
     inside = path.relative_to(REPO / PACKAGE)
     found: list[str] = []
@@ -172,7 +172,7 @@ _SLOW = (
     "boto3", "docker", "hypothesis.strategies", "msgspec", "openstack", "paramiko", "pyone",
     "rich.console", "rich.table", "yaml",
 )  # fmt: skip
-"""What tests import and no mutant changes: once, and not for each."""
+"""Modules that tests import and no mutant changes: imported once, and not for each."""
 
 
 def _run_tests(clone: Path, said: Path, tests: Sequence[str], broken: Sequence[str]) -> None:

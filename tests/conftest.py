@@ -78,7 +78,7 @@ def _no_session_of_another_test(_nothing_is_left: None, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What threads share is touched under its lock alone."""
+    """Threads touch what they share under its lock alone."""
     guard_all(monkeypatch)
 
 

@@ -23,7 +23,7 @@ PING_VERSION = {"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Version": "20.10
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to calls whose ``METHOD /path`` matches.
+    """A fault of calls whose ``METHOD /path`` matches.
 
     ``status`` answers with ``message``; ``body`` with these very bytes; ``silent`` says nothing;
     ``after`` does it when the engine has carried the call out; ``drop`` ends the connection.

@@ -1,5 +1,5 @@
-"""What threads share is touched under its lock alone: no method forgets that, whichever thread comes
-first in it.
+"""Threads touch what they share under its lock alone: no method forgets that, whichever thread
+comes first in it.
 """
 
 from __future__ import annotations

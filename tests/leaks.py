@@ -1,4 +1,4 @@
-"""What a test may not leave behind for the next one: changes of the process that all tests share."""
+"""Changes that a test may not leave behind in the process that all tests share."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FROM_RPC, FROM_STORAGE, FROM_QEMU, FROM_ACCESS = 7, 18, 10, 52
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to calls of ``procedures`` (words of PROCEDURES; none: all) that have the bytes
+    """A fault of calls of ``procedures`` (words of PROCEDURES; none: all) that have the bytes
     ``match`` in them: an error (code, domain, message), silence, the connection's end, nonsense, or
     an answer that is late; ``after``: when it has been carried out.
     """

@@ -1,4 +1,4 @@
-"""What some tests need that a machine may lack; they are skipped there, with the reason."""
+"""Some tests need what a machine may lack; they are skipped there, with the reason."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def build(place: Path) -> Path:
 
 
 class Disk:
-    """What is safe of ``root``: at first all of it."""
+    """The part of ``root`` that is safe: at first all of it."""
 
     def __init__(self, root: Path, place: Path, library: Path | None = None) -> None:
         self.root = root
@@ -55,7 +55,7 @@ class Disk:
         (self._kept / str(directory.stat().st_ino)).write_text("".join(entries))
 
     def after_cut(self, into: Path, names: Names) -> Path:
-        """What the next start finds, made in ``into``."""
+        """The files that the next start finds, made in ``into``."""
         self._restore(self.root.stat().st_ino, self.root, into, names)
         return into
 

@@ -72,7 +72,7 @@ class Sshd:
 
     @property
     def log(self) -> str:
-        """What it said so far."""
+        """Its log so far."""
         return (self.place / "log").read_text()
 
     @contextmanager

@@ -249,7 +249,7 @@ MANDATORY = {
     "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory",
     "ServiceName",
 }  # fmt: skip
-"""Of version 1.2; all other columns that we write are conditional, recommended, or 1.3's."""
+"""Mandatory in version 1.2; all our other columns are conditional, recommended, or 1.3's."""
 NOT_NULL = (MANDATORY - {"ChargeClass"}) | {"ChargeFrequency", "PricingCategory"}
 NUMBERS = {
     "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingQuantity",

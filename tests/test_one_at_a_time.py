@@ -1,4 +1,4 @@
-"""What must not happen twice at once: the thread that comes later waits (see ``meanwhile.py``)."""
+"""No two threads do these at once: the one that comes later waits (see ``meanwhile.py``)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_launch_that_is_answered_meanwhile_is_not_there_twice(
 
 
 class Alone:
-    """What only one thread does at a time: the second one comes while the first is in it."""
+    """A call that one thread makes at a time: the second one comes while the first is in it."""
 
     def __init__(self, lock: Watched, again: Callable[[], object]) -> None:
         self.second = Meanwhile(lock, again)

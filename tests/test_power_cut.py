@@ -1,4 +1,4 @@
-"""What must not be lost when the power fails is on the disk before anything goes on."""
+"""Programs put on the disk what no power cut may take, before they go on."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ with open("kept", "a") as kept, open("new", "w"):
 
 
 def test_what_was_not_synced_is_lost(tmp_path: Path) -> None:
-    """Of the cut itself: it takes what it should."""
+    """The cut itself takes what it should."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "kept").write_text("old")

@@ -1,4 +1,4 @@
-"""What machines have cost in a span of time, by the ledger."""
+"""The cost of machines in a span of time, by the ledger."""
 
 from __future__ import annotations
 

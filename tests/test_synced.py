@@ -1,6 +1,6 @@
 """Whatever writes a file of ours has it on the disk before it goes by its name, and the name after.
 
-Of each kind of file: ``test_power_cut.py`` cuts the power from those that money depends on.
+Each kind of file has a case; ``test_power_cut.py`` cuts the power from those that money depends on.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What must hold, counted per node and per machine ever made: no two machines for one node, no limit
-passed, no orphan, no job lost, no cent unaccounted.
+"""The rules that every run keeps, counted per node and per machine ever made: no two machines for
+one node, no limit passed, no orphan, no job lost, no cent unaccounted.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
 
 class Then(NamedTuple):
-    """What the ledger had when a purchase or a start was decided: ids and open generations of what
-    ran, ids of what was stopped.
+    """The ledger when a purchase or a start was decided: ids and open generations of what ran, ids
+    of what was stopped.
     """
 
     running: set[str]
@@ -390,7 +390,7 @@ class Books:
     # at the end
 
     def trouble(self, *, held: bool) -> str:
-        """What is not at rest."""
+        """The first thing that is not at rest; empty if all is."""
         stage = self._stage
         if stage.ledger is None or stage.service is None:
             return "a service does not run"
@@ -447,7 +447,7 @@ class Books:
         return ""
 
     def settle(self, healed: float) -> None:
-        """What was paid, machine by machine, against what the clouds ask for."""
+        """Compare what was paid with what the clouds ask for, machine by machine."""
         found = self.rows()
         if found is None:
             return
@@ -467,8 +467,8 @@ class Books:
     def _settle_parts(
         self, one: Instance, ended: float, parts: Sequence[Row], healed: float, wrong_by: float
     ) -> None:
-        """Of a machine that was stopped and perhaps started: what it costs at each moment, against
-        what the ledger has it cost then.
+        """Compare the costs of a machine that was stopped, and perhaps started, with the ledger's,
+        at each moment.
         """
         turns = self._stage.accounts[one.cloud].turns[one.id]
         ends = [*(turn.at for turn in turns[1:]), ended]

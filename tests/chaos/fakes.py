@@ -118,7 +118,7 @@ class Cloud(FakeProvider):
 
     @contextmanager
     def _told(self, call: str) -> Iterator[None]:
-        """What came of it is counted."""
+        """Count a lost answer, a failure or a refusal of the call."""
         self._io(call)
         if self.unanswered:
             self.unanswered -= 1

@@ -25,7 +25,7 @@ STORMY = 600.0
 
 
 class Outcome(NamedTuple):
-    """What came of one seed: ``wrongs`` as (kind, words), and what was counted."""
+    """The outcome of one seed: ``wrongs`` as (kind, words), and what was counted."""
 
     seed: int
     kind: str

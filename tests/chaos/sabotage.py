@@ -70,12 +70,12 @@ def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
 
 
 def ended_without_an_end(_stage: Any) -> None:
-    """What was ended stays paid in the books."""
+    """The books go on paying for machines that have ended."""
     Ledger.ended = lambda *args: None  # type: ignore[method-assign]
 
 
 def orphans_stay(_stage: Any) -> None:
-    """What Slurm has powered down, and nobody asked to end, stays."""
+    """Machines stay that Slurm has powered down and nobody asked to end."""
     real = cluster.repairs
     cluster.repairs = lambda view, patience: tuple(
         action for action in real(view, patience) if "orphan" not in action.kind

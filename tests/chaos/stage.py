@@ -281,7 +281,7 @@ class Stage:
         raise Killed
 
     def power_cut(self) -> None:
-        """Of the head node."""
+        """The head node loses its power."""
         self.struck["power cut of the head"] += 1
         for owner in (DAEMON, CKPTMAN):
             self._armed.pop(owner, None)
@@ -353,7 +353,7 @@ class Stage:
             self.bury_dead()
 
     def bury_dead(self) -> None:
-        """Those that died by themselves, at a fault point."""
+        """Bury the services that died by themselves, at a fault point."""
         alive = {task.owner for task in self.sched.tasks}
         if DAEMON not in alive and self.ledger is not None:
             self.bury(DAEMON)
@@ -361,7 +361,7 @@ class Stage:
             self.bury(CKPTMAN)
 
     def live(self) -> None:
-        """What slurmctld, machines and jobs do by themselves."""
+        """Let slurmctld, machines and jobs do what they do by themselves."""
         if self.slurm.trouble not in ("stopped", "hung"):
             self.slurm.step()
         by_node: dict[str, list[Instance]] = {}
@@ -423,7 +423,7 @@ class Stage:
         return [i for i in self.alive() if runs(i)]
 
     def machines_of(self, node: str) -> list[Instance]:
-        """Those that run."""
+        """The node's machines that run."""
         return [i for i in self.running() if i.node == node]
 
     def stopped(self) -> list[Instance]:
@@ -455,7 +455,7 @@ class _Bell:
 
 
 class _Log(logging.Handler):
-    """What no code of ours foresaw is a defect, whatever else comes of the run."""
+    """An error that no code of ours foresaw is a defect, whatever else comes of the run."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.WARNING)

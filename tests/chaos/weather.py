@@ -1,4 +1,4 @@
-"""What goes wrong in a run, drawn from its seed: a few families of faults, in any composition."""
+"""The faults of a run, drawn from its seed: a few families of them, in any composition."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class Weather:
         self._struck("cloud: lists that lag")
 
     def refusals(self) -> None:
-        """Of stops and starts alone; or their answers are lost."""
+        """Stops and starts alone fail, or their answers are lost."""
         if self._rng.random() < 0.5:
             cloud = self._cloud()
             cloud.unanswered += self._rng.choice((1, 2, 30))
@@ -363,4 +363,4 @@ STOPPED: dict[str, Callable[[Weather], None]] = {
     "lists that lag": Weather.lags,
     "refused stops and starts": Weather.refusals,
 }
-"""Those of sites that keep stopped machines, beside the others."""
+"""The families of sites that keep stopped machines, beside the others."""

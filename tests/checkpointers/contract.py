@@ -1,4 +1,4 @@
-"""What every Checkpointer must do, as protocols.Checkpointer says it; each method brings a bed.
+"""The duties of every Checkpointer, as protocols.Checkpointer has them; each method brings a bed.
 
 A method's tests inherit the classes that its bed can bring about and define the fixture ``bed``.
 """
@@ -135,7 +135,7 @@ class Deadlines:
 
 
 class Holds:
-    """What the run does after a save."""
+    """After a save a run goes on, or does nothing until it is released."""
 
     def test_a_run_goes_on_after_a_save(self, bed: HoldingBed) -> None:
         run = bed.run()

@@ -114,7 +114,7 @@ class NodeBed:
         return DmtcpCheckpointer(self.home / "shared", "t", poll=0.05)
 
     def say(self, job: int, state: str) -> None:
-        """What slurmctld says of the job from now on."""
+        """Have slurmctld say this of the job from now on."""
         restarts = self.attempts.get(job, 0)
         line = f"JobId={job} UserId=nobody({USER}) JobState={state} Restarts={restarts}\n"
         new = self.home / f"slurm-{job}.new"
@@ -205,7 +205,7 @@ class NodeBed:
         (self.home / "user" / f"progress-{run.job}.stuck").touch()
 
     def sabotage(self, job: int, python: str) -> None:
-        """What the user's own processes do in ``directory`` beside each image that is saved."""
+        """Have the user's processes run this in ``directory`` beside each image that is saved."""
         (self.home / "user" / f"progress-{job}.hostile").write_text(f"import os\n{python}")
 
     def payload(self, job: int) -> int:

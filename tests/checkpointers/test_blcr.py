@@ -250,7 +250,7 @@ def test_a_directory_of_somebody_else_is_not_used_and_it_is_said(bed: BlcrBed, s
 
 
 def test_where_root_is_squashed_the_jobs_user_makes_his_directory(bed: BlcrBed) -> None:
-    """What root makes there belongs to nobody, and cannot be given away."""
+    """A directory that root makes there belongs to nobody, and cannot be given away."""
     bed.program("chown", "#!/bin/sh\nexit 1\n")
     shells = bed.checkpointer._shells
     runs = shells.run

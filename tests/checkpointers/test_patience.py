@@ -29,7 +29,7 @@ def bed() -> Iterator[NodeBed]:
 
 @pytest.fixture
 def image(bed: NodeBed) -> Image:
-    """Of job 7, whose first run is over: its machine is gone."""
+    """An image of job 7, whose first run is over: its machine is gone."""
     found = save(bed, bed.run())
     bed.jobs[7].kill()
     bed.jobs.pop(7).wait()

@@ -1,4 +1,4 @@
-"""What is decided, over all situations: pure, so that any can be drawn."""
+"""The decisions over all situations: pure, so that any situation can be drawn."""
 
 from __future__ import annotations
 

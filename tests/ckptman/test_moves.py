@@ -1,4 +1,4 @@
-"""What becomes of a job whose machine is taken away: over fakes, on a clock that tests move."""
+"""The fate of a job whose machine is taken away: over fakes, on a clock that tests move."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: Ckp
 def test_a_run_that_has_just_begun_is_tried_until_it_is_under_its_launcher(
     world: CkptWorld,
 ) -> None:
-    """What the first save may take, which nobody knows, is longer than what is left."""
+    """Nobody knows how long a first save takes: the guess is longer than the time that is left."""
     world.slurm.submit(7, PUB)
     world.until(lambda: "RUNNING" in world.job(7).states)
     world.saver.broken = CheckpointError("job 7: this run is not under the launcher")

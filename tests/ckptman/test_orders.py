@@ -1,5 +1,5 @@
-"""What people ask for is carried out whatever fails in between, and a node whose notice is over is
-let go again.
+"""People's orders are carried out whatever fails in between, and a node whose notice is over is let
+go again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Slurm or a node refuses is asked again, but neither at every look nor with a line for each."""
+"""Calls that Slurm or a node refuses are repeated, but not at every look, nor with a line each."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
 def test_without_either_service_slurmctld_fails_it_and_requeues_the_others(
     world: CkptWorld,
 ) -> None:
-    """What docs/outages.md says; no machine is left, and the nodes are put back in the end."""
+    """As docs/outages.md says; no machine is left, and the nodes are put back in the end."""
     daemon_dies(world)
     world.service = None
     world.slurm.submit(7, PUB, requeue=False)

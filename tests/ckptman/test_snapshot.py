@@ -1,4 +1,4 @@
-"""What is gathered of a job and its machines."""
+"""The facts that are gathered of a job and its machines."""
 
 from __future__ import annotations
 

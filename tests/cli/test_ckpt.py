@@ -61,7 +61,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def service(path: Path) -> Path:
-    """What the service would have left; its drop directory."""
+    """Leave the files that the service would have left; its drop directory."""
     now, state = time.time(), path.parent / "state"
     memory = CheckpointState(state / "checkpoints.db")
     image = FakeCheckpointer(lambda: now - 90).checkpoint(RUN, deadline=now, stop=False)

@@ -47,7 +47,7 @@ CALLS = "function slurm_job_submit(d, p, u)\n  return slurm_elastic_submit(d, p,
 
 
 class ProbingSlurm(FakeSlurm):
-    """What slurmdbd has and sbatch says is the test's; ``asked`` keeps the probes."""
+    """The test decides what slurmdbd has and sbatch says; ``asked`` keeps the probes."""
 
     known: frozenset[str] | SlurmError = frozenset({"physics"})
     says: str | SlurmError = "Job 12 to start at 2026-11-21T03:00:00 on nodes pub1"

@@ -22,7 +22,7 @@ COMMANDS = (
     ("slurm-elastic-hub", "-h"),
 )
 WAYS = ("", "1")
-"""Of PYTHONUNBUFFERED: with it a write fails at once, without it at the next flush."""
+"""Values of PYTHONUNBUFFERED: with it a write fails at once, without it at the next flush."""
 
 
 def run(command: tuple[str, ...], stdout: int, unbuffered: str) -> tuple[int, str]:

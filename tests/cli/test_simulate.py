@@ -401,7 +401,7 @@ def test_what_of_the_configuration_is_not_simulated_is_told(
 def test_warm_machines_and_booting_caps_of_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of pool rack and its cloud; other policies than the configured have no warm machines."""
+    """Pool rack and its cloud have them; only the configured policies have warm machines."""
     site, out = tmp_path / "site.yaml", tmp_path / "out.json"
     cloud, rack = "  - name: onprem\n", "  - name: rack\n"
 

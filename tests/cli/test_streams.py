@@ -1,4 +1,4 @@
-"""What is written for people is plain characters, whoever's words are in it."""
+"""Text for people is plain characters, whoever's words are in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ``policies`` sections come to."""
+"""The rules that the ``policies`` sections come to."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_resume_request_that_is_served_again_ends_no_machine_that_has_register
 
 
 def test_a_view_from_before_a_machine_registered_ends_nothing(world: World) -> None:
-    """What the worker was told before it asked the ledger may be the machine's own power-up."""
+    """A node's state that was read before the ledger may be from its own power-up."""
     machine = up(world)
     world.advance(600)
     shown = world.slurm.node("pub1")

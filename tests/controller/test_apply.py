@@ -1,4 +1,4 @@
-"""What was decided for a cloud, carried out: each action by itself, on a site in memory."""
+"""The actions decided for a cloud, each carried out by itself, on a site in memory."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def up(world: World) -> list[str]:
 def _simulator_agrees(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """What the daemon journalled in any of these tests is what the simulator decides."""
+    """The simulator decides what the daemon journalled in any of these tests."""
     kept: list[tuple[GroupSnapshot, ScalingPlan]] = []
     record = Site.record
 

@@ -1,4 +1,4 @@
-"""What stops new machines: budgets and windows, operators' words, a ledger that cannot be written."""
+"""Budgets, windows, operators' words and a ledger that cannot be written stop new machines."""
 
 from __future__ import annotations
 

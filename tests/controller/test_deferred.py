@@ -46,7 +46,7 @@ class Passes:
         self.settler = DeferredUpdates(self.site, Inline())
 
     def one(self, *, anew: bool = False) -> list[str]:
-        """What the requeued jobs were asked for in it."""
+        """Do one pass; the calls that the requeued jobs got in it."""
         self.told.asked.clear()
         self.settler.anew = anew
         self.world.now += 10

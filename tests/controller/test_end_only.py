@@ -419,7 +419,7 @@ def test_no_table_is_forgotten_when_the_ledger_goes_over(world: EnduringWorld) -
 
 
 def test_what_was_paid_is_known_after_the_whole_file_was_spoilt(world: EnduringWorld) -> None:
-    """Of a copy: what is past does not change."""
+    """A copy of the ledger has it: the past does not change."""
     run_one(world, 1, "pub1")
     world.slurm.finish(1)
     world.advance(COPY + world.config.timings.suspend_time)

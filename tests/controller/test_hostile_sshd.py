@@ -63,7 +63,7 @@ class Hostile(paramiko.ServerInterface):
 
 
 def in_session(send: Callable[[Hostile, paramiko.Channel], object]) -> Talk:
-    """Of a server that logs the client in and has its command begin."""
+    """The talk of a server that logs the client in and has its command begin."""
 
     def talk(server: Hostile, link: socket.socket) -> None:
         transport = paramiko.Transport(link)

@@ -388,7 +388,7 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
 def test_a_stopped_machine_that_starts_gets_its_key_anew(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What tells it that the key is there goes with its power (KEY_MARK is below /run)."""
+    """The mark that the key is there goes with the machine's power (KEY_MARK is below /run)."""
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     assert [pushes.tick(clock) for clock in (100.0, 102.0)] == [1, 1]

@@ -173,7 +173,7 @@ def test_a_job_may_be_served_by_several_offers(tmp_path: Path) -> None:
 
 
 def two_pools(tmp_path: Path) -> World:
-    """Of one cloud: a has spot machines, b on-demand ones."""
+    """Two pools of one cloud: a has spot machines, b on-demand ones."""
     pools = tuple(
         PoolSettings(name=n, cloud="pub", nodes=f"{n}[1-3]", cpus=2, memory=4096,
                      markets=(market,))

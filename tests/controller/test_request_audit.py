@@ -1,4 +1,4 @@
-"""What is kept of a request grows with the causes, not with offers times rounds."""
+"""The records of a request grow with the causes, not with offers times rounds."""
 
 from __future__ import annotations
 

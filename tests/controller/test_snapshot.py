@@ -1,4 +1,4 @@
-"""What a round of repair reads of the ledger."""
+"""The parts of the ledger that a round of repair reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an admin or Slurm changes while a round waits for a cloud is not undone by it."""
+"""A round that waits for a cloud does not undo what an admin or Slurm changes meanwhile."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def serves(world: World, request: str = "", long_ago: float = inf) -> set[str]:
 def test_a_node_has_what_boots_for_it_and_is_not_to_end(
     world: World, cloud: str, age: float, served: bool, *, ends: bool
 ) -> None:
-    """Of another cloud only for so long as it may still come up."""
+    """A machine of another cloud counts only for so long as it may still come up."""
     row(world, cloud=cloud, age=age)
     row(world, "i-3", "pub3", cloud=cloud, age=age)
     if ends:

@@ -1,4 +1,4 @@
-"""What ``explain`` and ``status`` tell of requests, launches, doubts and strays: how much, in which words."""
+"""``explain`` and ``status`` on requests, launches, doubts and strays: how much, in which words."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ class Chaos(RuleBasedStateMachine):
 
     @rule(again=st.booleans())
     def ledger_is_lost(self, again: bool) -> None:
-        """What nobody can know then: machines that are hidden, or whose end was decided."""
+        """Nobody can know then of machines that are hidden, or whose end was decided."""
         w = self.world
         if w.daemon is None:
             w.start()
@@ -414,7 +414,7 @@ class Chaos(RuleBasedStateMachine):
         assert not trouble, trouble
 
     def unrest(self, held: bool) -> str:
-        """What is not as it should be; nodes beyond a limit may be ``held``."""
+        """The first thing that is not as it should be; nodes beyond a limit may be ``held``."""
         w = self.world
         rows = {row.scope for row in w.ledger.holds()} if held else set()
         return self.trouble(rows, held=held)

@@ -172,7 +172,7 @@ class World:
             self.tick()
 
     def live(self) -> None:
-        """What Slurm and the machines do by themselves."""
+        """Let Slurm and the machines do what they do by themselves."""
         self.slurm.step()
         by_node: dict[str, list[Instance]] = {}
         for i in self.alive():

@@ -209,7 +209,7 @@ class KeepingLibvirt(Libvirt):
         return super().settings(**({"types": types, "image": self.image} | more))
 
     def off(self) -> dict[str, str]:
-        """Those that are marked as stopped on purpose; ended ones leave a definition, too."""
+        """Domains that are marked as stopped on purpose; ended ones leave a definition, too."""
         told = {i: tags_in(self.marks(i)) for i in self.domains().keys() - self.alive()}
         return {i: tags.get(NODES, "") for i, tags in told.items() if STOPPED in tags}
 

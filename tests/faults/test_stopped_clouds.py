@@ -93,7 +93,7 @@ def new_image(bench: Bench) -> None:
 
 
 def told(bench: Bench, kind: str) -> list[str]:
-    """What was decided of this kind, and why."""
+    """The reasons of the decisions of this kind."""
     rows = {d for n in bench.nodes for d in bench.ledger.decisions(n) if d.kind == kind}
     return [d.reason for d in rows]
 

@@ -42,7 +42,7 @@ class Link(link.Link):
 
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What nft was given."""
+    """The texts that nft was given."""
     given: list[str] = []
     monkeypatch.setattr(service, "run", lambda *_, text="": given.append(text) or "")
     monkeypatch.setattr(service, "make_key", lambda _: None)

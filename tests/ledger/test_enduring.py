@@ -85,7 +85,7 @@ def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
 
 
 def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Enduring, path: Path) -> None:
-    """What the last process adopted may have been in its memory alone."""
+    """The last process may have had what it adopted in its memory alone."""
     ledger.read_whole("aws", T0)
     assert ledger.clouds_read() == ledger.state().read_whole == {"aws"}
     with closing(Enduring(path)) as later:

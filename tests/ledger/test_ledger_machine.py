@@ -18,7 +18,7 @@ LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class Cloud:
-    """What stands in the cloud; idempotent by generation, as the Provider contract has it."""
+    """The machines of a cloud; idempotent by generation, as the Provider contract has it."""
 
     def __init__(self) -> None:
         self.machines: dict[str, Instance] = {}
@@ -145,7 +145,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         self.recover()
 
     def recover(self) -> None:
-        """What a restarted daemon does with open intents: the same call again, by its token."""
+        """Make the same call again for open intents, by its token, as a restarted daemon does."""
         for launch in self.ledger.open_launches():
             again = self.cloud.launch(spec(launch.generation, launch.nodes), 3, self.tick())
             self.ledger.launched(launch.generation, again, self.tick())

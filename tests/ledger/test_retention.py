@@ -1,4 +1,4 @@
-"""What is over is kept short, and not for ever; what lives is kept as it is."""
+"""The ledger shortens what is over, and forgets it in the end; it keeps what lives as it is."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def heard(site: Sandbox) -> list[RecordedNotice]:
 
 
 def kernels(job: int) -> set[str]:
-    """Those under which it has counted, by their boots."""
+    """The kernels under which it has counted, by their boots."""
     return {words[2] for words in lines(job, "step") if len(words) == 3}
 
 

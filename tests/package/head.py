@@ -47,7 +47,7 @@ class Head:
         ).replace("degraded", "running")
 
     def run(self, *command: str, check: bool = True, seconds: float = 120.0) -> str:
-        """What a command of root's there says; AssertionError if it fails."""
+        """The output of a command that root runs there; AssertionError if it fails."""
         done = subprocess.run(
             ["nsenter", "--target", self.init(), "--mount", "--pid", "--ipc", "--uts",
              "--cgroup", "--net", "/usr/bin/env", "-i", "HOME=/root", "LANG=C.UTF-8", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive",
@@ -67,7 +67,7 @@ class Head:
         return Path(f"/proc/{self.init()}/root/{name.lstrip('/')}")
 
     def console(self) -> str:
-        """What init and its services said."""
+        """The last output of init and its services."""
         return self._log.read_text("utf-8", errors="replace")[-4000:]
 
     def end(self) -> None:

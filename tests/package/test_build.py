@@ -1,4 +1,4 @@
-"""What is built: the same wheel each time, a spec that rpm reads, no registry named anywhere."""
+"""Builds make the same wheel each time and a spec that rpm reads, and name no registry anywhere."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Bed:
         return {name: int(changed) for name, changed, _, _ in _RECAP.findall(done.stdout)}
 
     def _journals(self) -> str:
-        """What services said last."""
+        """The last log lines of each machine's services."""
         last = ("journalctl", "--no-pager", "-n", "40")
         return "\n".join(f"--- {n}\n{m.run(*last, check=False)}" for n, m in self.machines.items())
 

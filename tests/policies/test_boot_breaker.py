@@ -146,7 +146,7 @@ def test_a_rest_is_of_its_pool_only() -> None:
 
 
 ANY = strategies.pool()
-"""Of no types or zones in particular."""
+"""A pool of no types or zones in particular."""
 NARROW = replace(ANY, instance_types=("m5", "c5"), zones=("a",), markets=(Market.SPOT,))
 
 

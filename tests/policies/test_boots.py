@@ -81,7 +81,7 @@ def test_overdue_nodes_may_be_narrowed_to_some() -> None:
 def test_a_tenth_of_resumetimeout_is_left_when_a_node_is_given_up(
     resume_timeout: float, after: float
 ) -> None:
-    """Of 10 s at least and 30 s at most, but no more than half."""
+    """It is 10 s at least and 30 s at most, but no more than half."""
     assert given_up_after(resume_timeout) == after
 
 

@@ -225,7 +225,7 @@ def test_bounds_only_ever_lower_a_growth(
 def test_a_growth_goes_up_to_its_bounds_and_says_which_one_holds_it(
     bounds: Bounds, left: int, words: str
 ) -> None:
-    """Of five machines that are there two boot, and ten more are wanted."""
+    """Five machines are there, two of them boot, and ten more are wanted."""
     demand = Demand(now=NOW, idle=1, busy=2, booting=2)
     assert bounded(Growth(10, "why"), demand, bounds, Spent()) == Growth(left, words)
 

@@ -33,7 +33,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 class Drive(Struct, frozen=True):
-    """What happens: ``ticks`` are the seconds from each look to the next."""
+    """The course of a run: ``ticks`` are the seconds from each look to the next."""
 
     ticks: tuple[float, ...]
     prices: Points
@@ -45,14 +45,14 @@ class Drive(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """What was decided, and in which situation."""
+    """A decision to save, and the situation in which it was made."""
 
     situation: Situation
     reason: str
 
 
 class Run(Struct):
-    """What came of it."""
+    """The saves and the looks of one drive."""
 
     saves: list[Save] = field(default_factory=list)
     looks: list[Situation] = field(default_factory=list)

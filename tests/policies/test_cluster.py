@@ -216,7 +216,7 @@ FAILED = machine("pub2", age=2000.0, why=f"{OUT_OF_SERVICE}Prolog error", ended=
 def test_a_pool_whose_machines_slurm_took_out_is_proved_by_one_that_serves_for_a_while(
     one: Machine, *, proves: bool
 ) -> None:
-    """Of those decided on since the last that failed; a Prolog fails at the first job only."""
+    """One decided on before the last failure proves nothing: Prolog fails at the first job only."""
     world = snapshot(
         nodes=(node(), node("pub3", OFF), node("own1")), recent=(one, FAILED),
         exclusions=(breaker(f"{TAKEN_OUT}Prolog error"),),

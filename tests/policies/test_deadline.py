@@ -251,7 +251,7 @@ def test_a_restart_and_two_looks_are_never_waited_away(now: float, reason: str) 
 def test_a_share_of_the_slack_is_never_waited_for(
     restart: float, left: float, where: Where
 ) -> None:
-    """Of the straight line's 500 s of slack 275 s are kept."""
+    """The policy keeps 275 s of the straight line's 500 s of slack."""
     assert choose(replace(AT_EASE, now=0, left=left, restart=restart)).where is where
 
 

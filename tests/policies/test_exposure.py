@@ -30,7 +30,7 @@ def test_daly_s_figure_for_a_day_on_machines_that_last_a_day() -> None:
 
 
 def test_each_machine_more_shortens_the_time_to_an_interruption() -> None:
-    """Of two machines that last two days each, one is taken each day."""
+    """If two machines last two days each, one is taken each day."""
     day = 24 * HOUR
     assert without_saves(day, 2 * day, 2) == pytest.approx(without_saves(day, day, 1))
     assert with_saves(day, 2 * day, 2, 60.0) == pytest.approx(with_saves(day, day, 1, 60.0))

@@ -1,4 +1,4 @@
-"""What a group of pools does at one moment, and how waiting jobs are dealt out to them."""
+"""The actions of a group of pools at one moment, and how waiting jobs are dealt out to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What threatens a job: by which source, until when, and when it is to be answered."""
+"""Threats to a job: by which source, until when, and when each is to be answered."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Installed:
 
 
 def job(number: int = 7, *, nodes: str = "pub[1-2]", partition: str = "cloud") -> dict[str, str]:
-    """What slurmctld tells a prolog of a job."""
+    """The variables by which slurmctld tells a prolog of a job."""
     return {
         "SLURM_JOB_ID": str(number),
         "SLURM_JOB_NODELIST": nodes,
@@ -81,7 +81,7 @@ def job(number: int = 7, *, nodes: str = "pub[1-2]", partition: str = "cloud") -
 
 
 def modules_of(source: str) -> set[str]:
-    """What Debian's Python has loaded once it has loaded this program."""
+    """The modules that Debian's Python has loaded once it has loaded this program."""
     code = (
         f"import sys; names = {{'__name__': 'program'}}; "
         f"exec(open({str(PROGRAMS / source)!r}).read(), names); print(*sys.modules)"

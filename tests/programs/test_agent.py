@@ -270,7 +270,7 @@ class Running:
         )
 
     def end(self) -> str:
-        """What it said, told once."""
+        """Kill the agent; its words so far, told once."""
         self.process.kill()
         stderr = self.process.stderr
         assert stderr is not None

@@ -1,8 +1,8 @@
 """The emulated OpenNebula answers recorded requests as the real oned (6.10.5) did.
 
 The recordings are not part of the repository: they are looked for beside the data directory, or in
-``../shared/research`` beside the repository; elsewhere these tests are skipped. What does not need
-them is in test_opennebula.py.
+``../shared/research`` beside the repository; elsewhere these tests are skipped. Tests that do not
+need them are in test_opennebula.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rehearsal concludes from jobs, machines and decisions."""
+"""A rehearsal's conclusions from jobs, machines and decisions."""
 
 import pytest
 

@@ -170,7 +170,7 @@ class Place(World):
         leave_mark(self.dir, mark)
 
     def memory(self) -> CheckpointState:
-        """Of slurm-elastic-ckptman, which has its sign of life in the ledger."""
+        """The state of slurm-elastic-ckptman, which has its sign of life in the ledger."""
         self.ledger.beat(CKPTMAN, self.now - 4, CKPTMAN_PID)
         return CheckpointState(self.dir / "checkpoints.db")
 

@@ -1,4 +1,4 @@
-"""What an operator sees in each situation is what somebody has read and found good.
+"""An operator sees in each situation what somebody has read and found good.
 
 ``scripts/test tests/screens --update-screens`` writes it anew: read each line that changed.
 """

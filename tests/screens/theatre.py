@@ -51,12 +51,12 @@ class Theatre:
         return self.ask(situation, where="list")
 
     def plain(self, situation: str, words: Sequence[str], width: int) -> tuple[str, int]:
-        """What goes into a pipe, and the exit code."""
+        """The text that goes into a pipe, and the exit code."""
         said = self.ask(situation, words=words, width=width, where="pipe")
         return said["text"], said["code"]
 
     def colour(self, situation: str, words: Sequence[str], width: int) -> str:
-        """What a terminal of that width shows, with its styles named in braces."""
+        """The text that a terminal of that width shows, with its styles named in braces."""
         self._resize(width, TALL)
         self.ask(situation, words=words, where="terminal", size=self._size)
         until = time.monotonic() + patience(60)
@@ -66,7 +66,7 @@ class Theatre:
         return named(seen[: seen.index(END)])
 
     def watch(self, situation: str, words: Sequence[str], width: int, height: int) -> str:
-        """What a terminal of that size shows after the screen was drawn again."""
+        """The text that a terminal of that size shows after the screen was drawn again."""
         self._resize(width, height)
         child = self.ask(situation, words=words, where="watch", size=self._size)["child"]
         until, before = time.monotonic() + patience(60), ""

@@ -1,4 +1,4 @@
-"""What a machine costs."""
+"""The cost of a machine."""
 
 from __future__ import annotations
 

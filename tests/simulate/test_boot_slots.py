@@ -43,7 +43,7 @@ def ran(history: Jobs, *pools: PoolModel, **site: object) -> Engine:
 
 
 def boots(engine: Engine) -> list[list[tuple[int, int, int]]]:
-    """Of each pool: (from, until, machines) of each launch, as it was booked."""
+    """The launches of each pool: (from, until, machines), as they were booked."""
     found = []
     for machines in engine.pools:
         batches: dict[int, int] = {}

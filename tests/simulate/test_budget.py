@@ -128,7 +128,7 @@ def test_at_any_look_it_has_spent_what_the_daemons_ledger_says(
 
 
 def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dict[int, Spent]:
-    """What the daemon's budget would have counted at these times."""
+    """The spending that the daemon's budget would have counted at these times."""
     cloud = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE)
     plain = make_config(place)
     policies = SitePolicies(budget=Budget(per_day=PLENTY, per_month=PLENTY))

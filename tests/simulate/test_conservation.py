@@ -40,7 +40,7 @@ def scenario(*falls: int) -> Scenario:
 
 
 def problems(jobs: Jobs, site: Scenario, **lost: int) -> list[str]:
-    """What does not add up where some seconds of the books are ``lost``."""
+    """The sums that do not add up where some seconds of the books are ``lost``."""
     engine = Engine(jobs, site)
     engine.run()
     for name, seconds in lost.items():

@@ -1,4 +1,4 @@
-"""What the simulator knows of interruptions: by machines, as the daemon's ``ckptman.facts``."""
+"""The simulator counts interruptions by machines, as ``ckptman.see`` does."""
 
 from __future__ import annotations
 

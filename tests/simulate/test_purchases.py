@@ -106,8 +106,8 @@ def test_an_offer_whose_machines_were_taken_rests_too() -> None:
 
 
 def test_a_job_has_all_its_machines_or_none() -> None:
-    """What a cloud gave of them ends at once and is paid for a minute; the pool is held but for
-    what can be had.
+    """If a cloud gives only some of them, they end at once and are paid for a minute; the pool is
+    held except for what can be had.
     """
     limits = {"aws": Limits(on_demand=3)}
     history = jobs((0, 100, 5), (1, 100, 2))

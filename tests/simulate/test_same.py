@@ -89,7 +89,7 @@ EXPECTED = {
 
 
 def digest(outcome: Outcome) -> str:
-    """Of whole numbers only, which are the same on every machine."""
+    """A hash of whole numbers only, which are the same on every machine."""
     found = hashlib.sha256()
     columns = [outcome.starts, outcome.ends]
     for pool in outcome.pools:

@@ -1,4 +1,4 @@
-"""What happened over time."""
+"""The series of a run over time."""
 
 from __future__ import annotations
 

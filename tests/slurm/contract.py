@@ -1,4 +1,4 @@
-"""What every Slurm client does; a bed has one, with a site behind it.
+"""The duties of every Slurm client; a bed has one, with a site behind it.
 
 Static nodes ``st1``, ``st2`` are idle, the cloud nodes ``op1``, ``op2`` powered down.
 """
@@ -23,7 +23,7 @@ REASON = "slurm-elastic:hold:a reason of several words"
 
 
 AWAY = ("stopped", "hanging")
-"""What a slurmctld may be that gives no answer."""
+"""The ways in which a slurmctld gives no answer."""
 
 
 class Bed(Protocol):

@@ -175,7 +175,7 @@ class LiveSite:
         wait_for("the node to be idle", lambda: self.state(self.node) == "idle")
 
     def restart(self) -> None:
-        """What an admin does by hand."""
+        """Restart slurmctld as an admin does by hand."""
         self.run(self.restart_command)
         wait_for(
             "slurmctld to answer", lambda: " is UP" in self.run("scontrol", "ping", check=False)
@@ -221,7 +221,7 @@ class LiveSite:
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
     def view(self) -> dict[str, dict[str, str]]:
-        """What Slurm says of the site's own nodes and partitions."""
+        """Slurm's records of the site's own nodes and partitions."""
         nodes = dryrun.records(self.run("scontrol", "-a", "-o", "show", "nodes"), "NodeName")
         parts = dryrun.records(
             self.run("scontrol", "-a", "-o", "show", "partitions"), "PartitionName"

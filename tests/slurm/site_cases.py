@@ -40,7 +40,7 @@ def config(name: str, conf: Path) -> Config:
 
 
 def add_topology(conf: Path) -> None:
-    """What the admin of the topology site adds before the install."""
+    """Add the lines that the admin of the topology site adds before the install."""
     path = conf.parent / "topology.conf"
     kept = [line for line in path.read_text().splitlines() if "SwitchName=core" not in line]
     path.write_text("\n".join((*kept, *TOPOLOGY_LINES, "")))

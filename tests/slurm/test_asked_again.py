@@ -1,4 +1,4 @@
-"""What slurmctld is asked again, and what not: a scontrol that answers as told."""
+"""Calls of slurmctld that are repeated, and calls that are not: a scontrol that answers as told."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ UPDATES: dict[str, tuple[Callable[[SlurmCli], None], str]] = {
         lambda c: c.set_partitions(7, ("batch", "long")), "update jobid=7 partition=batch,long",
     ),
 }  # fmt: skip
-"""What may be repeated, and the command that it is."""
+"""The calls that may be repeated, and the command of each."""
 
 
 @pytest.mark.parametrize("name", UPDATES)

@@ -246,7 +246,7 @@ def test_a_node_that_slurm_leaves_alone_is_told_before_slurmctld_runs(root: Path
 
 @isolated
 def test_slurm_takes_no_second_node_after_a_first_named_localhost(root: Path) -> None:
-    """What the refusal says of Slurm: a plan made without it is refused by slurmctld."""
+    """The refusal is right about Slurm: slurmctld refuses a plan made without it."""
     one = own_nodes(root, "NodeName=n1 NodeHostname=localhost CPUs=1", "n1")
     lone = Path(one.site.path).read_text().replace("NodeName=n1 NodeHostname=", "NodeName=")
     Path(one.site.path).write_text(lone.replace("Nodes=n1", "Nodes=localhost"))

@@ -150,7 +150,7 @@ def test_without_a_restart_the_programs_stay_until_slurmctld_let_go(root: Path) 
 
 
 def _told(live: LiveSite, done: Outcome, at_once: bool) -> None:
-    """What install without a restart command says of slurmctld; it is restarted where needed."""
+    """Check install's words on slurmctld without a restart command; restart it where needed."""
     assert done.restart_needed is not at_once
     if at_once:
         assert "slurmctld was reconfigured" in done.lines

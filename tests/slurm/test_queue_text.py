@@ -137,7 +137,7 @@ def cluster() -> Iterator[SmallSlurm]:
 @pytest.mark.e2e
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd and munged need root")
 def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
-    """Of jobs that wait for many reasons, run, boot, and have ended in some ways."""
+    """The jobs wait for many reasons, run, boot, and have ended in some ways."""
     for options, script in (
         (("--array=0-3%2", "--hold", "--comment=ckpt=criu; a|b é"), "exit"),
         (("-t", "1-02:03:04", "-J", "q\nw"), "exit 3"),

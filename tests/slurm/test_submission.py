@@ -1,4 +1,4 @@
-"""What sbatch prints of a job that is only tested."""
+"""The output of sbatch for a job that is only tested."""
 
 from __future__ import annotations
 

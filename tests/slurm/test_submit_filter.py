@@ -424,7 +424,7 @@ slurm.log_user = function(format, ...) log[#log + 1] = string.format(format, ...
 
 
 def said(lua: Callable[[str], str], site: Config, job: Mapping[str, Any]) -> str:
-    """What the user is told, and what becomes of the job's partition."""
+    """The words to the user, and the fate of the job's partition."""
     code = (
         HARNESS,
         SAID,

@@ -1,4 +1,4 @@
-"""What the files of both services have in common: one transaction at a time, shared syncs, modes."""
+"""The files of both services: one transaction at a time, shared syncs, modes."""
 
 from __future__ import annotations
 

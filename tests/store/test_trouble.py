@@ -1,4 +1,4 @@
-"""What is wrong with a file, by the error, and what a person does about it."""
+"""Troubles of a file, by the error, and what a person does about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor learns of EC2: image, subnets, groups, clock."""
+"""Doctor's findings on EC2: image, subnets, groups, clock."""
 
 from __future__ import annotations
 

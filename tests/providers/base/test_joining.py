@@ -1,4 +1,4 @@
-"""What machines run to become nodes: the text, and what it does on a machine without systemd."""
+"""The text that machines run to become nodes, and what it does on a machine without systemd."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
 
 
 def launched(**pool: object) -> LaunchSpec:
-    """Of a pool of one node."""
+    """A launch of a pool of one node."""
     small = Pool(name="pub", cloud="aws", nodes=("pub1",), cpus=2, real_memory=1)
     offer = Offer(
         cloud="aws", location=Location.PUBLIC, instance_type="c5", zone="z",

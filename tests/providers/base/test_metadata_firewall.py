@@ -65,7 +65,7 @@ def firewall(**join: object) -> str:
 
 
 def answers(tmp_path: Path, lines: str, without: str) -> dict[str, str]:
-    """What root and another user get; ``without`` is a tool that the machine lacks."""
+    """The answers to root and another user; ``without`` is a tool that the machine lacks."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for directory in ("/usr/sbin", "/usr/bin", "/sbin", "/bin"):

@@ -1,4 +1,4 @@
-"""What a cloud offers a pool: types, zones and markets that both have."""
+"""A cloud's offers to a pool: types, zones and markets that both have."""
 
 from __future__ import annotations
 

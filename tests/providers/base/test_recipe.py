@@ -1,4 +1,4 @@
-"""What machines are made of, in a word."""
+"""The recipe of machines, in a word."""
 
 from __future__ import annotations
 

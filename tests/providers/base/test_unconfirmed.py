@@ -1,4 +1,4 @@
-"""What may have been ordered and is not listed is not ordered again before it must show."""
+"""Machines that may have been ordered are not ordered again before lists must show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine gets to run first: parts that cloud-init knows, in one document, none too long."""
+"""A machine's user data: parts that cloud-init knows, in one document, none too long."""
 
 from __future__ import annotations
 

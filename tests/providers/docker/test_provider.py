@@ -1,4 +1,4 @@
-"""What is Docker's own: refusals, names, room, several hosts, credentials, time-outs.
+"""Docker's behaviour: refusals, names, room, several hosts, credentials, time-outs.
 
 An engine that only answers what a test says; the contract runs on a real one (tests/realcloud).
 """

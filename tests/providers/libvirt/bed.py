@@ -142,7 +142,7 @@ class LibvirtBed:
         return {number: d for number, d in there.items() if number not in self.others}
 
     def alive(self) -> set[str]:
-        """Those that run or may yet be started."""
+        """Domains that run or may yet be started."""
         return {n for n, d in self.domains().items() if d.isActive() or d.state() == [5, 0]}
 
     def volumes(self) -> set[str]:

@@ -45,7 +45,7 @@ class TestLocalScarcity(ScarceContract): ...
 
 
 class TestLocalFaults:
-    """Those that a socket on this very host can have."""
+    """The faults that a socket on this very host can have."""
 
     test_a_lost_answer = FaultContract.test_a_lost_answer_is_found_by_repeating_the_launch
     test_a_lost_answer_by_tag = FaultContract.test_a_lost_answer_is_found_by_tag

@@ -86,7 +86,7 @@ class OneBed:
         )
 
     def alive(self) -> set[str]:
-        """Those that are on their way out have to be gone first: they are as good as ended."""
+        """Waits until machines on their way out are gone: they are as good as ended."""
         machines = self.control.state().machines
         deadline = time.monotonic() + patience(30)
         while any((m.state, m.lcm) in ENDING for m in machines):

@@ -1,4 +1,4 @@
-"""What doctor learns of OpenNebula: version, templates, images, quotas, hosts."""
+"""Doctor's findings on OpenNebula: version, templates, images, quotas, hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is OpenNebula's own: capacity, quotas, states, credentials, context, time-outs."""
+"""OpenNebula's behaviour: capacity, quotas, states, credentials, context, time-outs."""
 
 from __future__ import annotations
 

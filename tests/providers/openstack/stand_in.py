@@ -1,5 +1,5 @@
 """A stand-in for the few requests of OpenStack that the provider makes, for what a real one cannot
-be made to do: resets, silence, half answers, nonsense. What it answers otherwise is as nova 31 does
+be made to do: resets, silence, half answers, nonsense. Its other answers are those of nova 31
 (tests/realcloud/openstack proves the provider on that).
 """
 
@@ -35,7 +35,7 @@ NO_HOST = "No valid host was found. "
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """Kinds of faults."""
 
     STATUS = "status"
     STATUS_AFTER = "status-after"
@@ -406,7 +406,7 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
 
 
 def _site(request: str, query: Mapping[str, str]) -> tuple[int, Any]:
-    """What nobody changes."""
+    """The answers that no request changes."""
     match request:
         case "GET /compute/v2.1/os-availability-zone":
             zones = [{"zoneName": n, "zoneState": {"available": up}} for n, up in ZONES.items()]

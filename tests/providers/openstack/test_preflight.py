@@ -1,4 +1,4 @@
-"""What doctor learns of OpenStack: flavors, images, networks, key pair, groups, zones, quotas."""
+"""Doctor's findings on OpenStack: flavors, images, networks, key pair, groups, zones, quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is OpenStack's own: the scheduler's word, quotas, names, states, credentials, redaction."""
+"""OpenStack's behaviour: the scheduler's word, quotas, names, states, credentials, redaction."""
 
 from __future__ import annotations
 
