@@ -182,7 +182,8 @@ def timed_service(
     thread.start()
     if busy is not None:
         for _ in range(CREW // 2):
-            busy.running.acquire(timeout=60)
+            if not busy.running.acquire(timeout=60):
+                raise SystemExit("the periodic saves did not begin")
     began, clock = time.time(), time.perf_counter()
     try:
         poller.poll()
@@ -199,6 +200,8 @@ def timed_service(
     lost = [r for r in back if r.step is not Step.BACK or r.image is None]
     if lost:
         raise SystemExit(f"{len(lost)} jobs did not come back from an image")
+    if len(back) > count:
+        raise SystemExit(f"{len(back)} jobs were moved for {count} notices")
     return took, [{k: at - began for k, at in r.reached.items()} for r in back]
 
 
@@ -245,15 +248,17 @@ def buy(ledger: Ledger, count: int) -> None:
         cloud="pub", location=Location.PUBLIC, instance_type="t", zone="z", market=Market.SPOT,
         price=0.03, cpus=2, memory=4096,
     )  # fmt: skip
-    ledger.intend(LaunchSpec(generation="g1", pool=pool, nodes=nodes, offer=offer), "r1", 1.0)
+    now = time.time()
+    launch = f"g{now * 1000:013.0f}-bench"  # the machines' age is counted from this time
+    ledger.intend(LaunchSpec(generation=launch, pool=pool, nodes=nodes, offer=offer), "r1", now)
     machines = [
         Instance(
-            id=f"i-{n}", cloud="pub", node=f"n{n}", generation="g1", instance_type="t", zone="z",
-            market=Market.SPOT, price=0.03, state=InstanceState.RUNNING, launched=time.time(),
+            id=f"i-{n}", cloud="pub", node=f"n{n}", generation=launch, instance_type="t", zone="z",
+            market=Market.SPOT, price=0.03, state=InstanceState.RUNNING, launched=now,
         )
         for n in range(count)
     ]  # fmt: skip
-    ledger.launched("g1", machines, 1.0)
+    ledger.launched(launch, machines, now)
 
 
 def jobs(count: int) -> list[SlurmJob]:
