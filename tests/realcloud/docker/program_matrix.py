@@ -39,13 +39,15 @@ HERE = Path(__file__).parent / "matrix"
 MOVES = 3
 LIMIT = 600.0
 """Seconds in which a program has to end."""
+EARLY = "it ends before"
+"""Why nothing is known of a program that was over before anything was done to it."""
 _OURS = re.compile(rb"slurm-elastic:|slurmstepd|srun: |\[[0-9T:.-]+\] error: slurm-elastic: ")
 """Lines of the output that are not the program's; Slurm 26.05 writes what is told with the time."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
 class Outcome(StrEnum):
-    """What became of a program; the last two kinds are never to be seen."""
+    """The outcome of a program; the last two kinds are never to be seen."""
 
     WORKS = "works"
     REFUSED = "refused"
@@ -70,7 +72,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a program: moved so often, in so many seconds beyond those that it runs by
+    """A program's outcome: moved so often, in so many seconds beyond those that it runs by
     itself; why, where it did not work.
     """
 
@@ -136,7 +138,7 @@ class MatrixWorld(ServedWorld):
     def try_all(
         self, wanted: Sequence[Program], seed: int, told: Callable[[Found], None] = lambda _: None
     ) -> list[Found]:
-        """What becomes of each program, a lane for as many at a time as there are lanes."""
+        """The outcome of each program; as many are tried at a time as there are lanes."""
         free, lock = [self.lane(n) for n in range(len(self.lanes))], threading.Lock()
 
         def one(program: Program) -> Found:
@@ -158,7 +160,7 @@ class MatrixWorld(ServedWorld):
         return drop(self.shared / "state" / DROPS, order, time.time())
 
     def verdict(self, job: int) -> Verdict | None:
-        """What the service has found of a job that cannot be saved."""
+        """The service's reason for which a job cannot be saved."""
         with self.memory() as state:
             return state.unsavable().get(job)
 
@@ -209,7 +211,7 @@ class Lane:
         if refused:
             raise _Over(Outcome.REFUSED, refused)
         if not self.moves:
-            raise _Over(Outcome.BROKEN, "it ends before it is moved")
+            raise _Over(Outcome.BROKEN, f"{EARLY} it is moved")
 
     def _directories(self, program: Program) -> tuple[Path, Path]:
         """One as it is prepared for the run by itself, and one for the other."""
@@ -250,7 +252,7 @@ class Lane:
         time.sleep(1.0)  # the program is past its first lines
         for _ in range(4):
             if not self._running(job):
-                raise _Over(Outcome.BROKEN, "it ends before its first save")
+                raise _Over(Outcome.BROKEN, f"{EARLY} its first save")
             asked = self.world.leave(SaveOrder(job=job))
             self.world.wait_for(lambda a=asked: not a.exists(), "it was tried")
             if self.world.saved(job):

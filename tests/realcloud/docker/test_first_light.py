@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import stretched
 
 from slurm_elastic.policies.first_light import Step
 
@@ -18,10 +19,10 @@ from .world import CONFIG, LABEL, USER
 
 pytestmark = pytest.mark.e2e
 LIMIT = 600.0
-GIVEN_UP = "45"
-"""Seconds without a registration."""
+GIVEN_UP = 22.0
+"""Seconds in which an idle machine's container says why it does not register, and more than it needs."""
 PRINTS = ["sh", "-c", "exec slurm-node"]
-"""What a machine's shell does where its output is to be seen."""
+"""A machine's shell runs this, so that its output is seen."""
 
 
 class FirstDay(ElasticWorld):
@@ -37,7 +38,7 @@ class FirstDay(ElasticWorld):
         self.client.networks.create(self.island, internal=True, labels={LABEL: self.id})
 
     def containers(self) -> list[Any]:
-        """Those of both networks."""
+        """The containers of both networks."""
         return self.client.containers.list(
             all=True, filters={"network": [self.id, self.island]}, ignore_removed=True
         )
@@ -68,6 +69,10 @@ class FirstDay(ElasticWorld):
         return config
 
 
+def given_up() -> str:
+    return str(round(stretched(GIVEN_UP)))
+
+
 @pytest.fixture(scope="module")
 def world(docker_engine: Engine, trixie: str, forky: str) -> Iterator[FirstDay]:
     with FirstDay(docker_engine, trixie, forky) as running:
@@ -93,7 +98,7 @@ def test_an_image_that_the_engine_does_not_have(world: FirstDay) -> None:
 
 
 def test_an_image_of_a_later_slurm(world: FirstDay) -> None:
-    code, said = world.try_("newer", "--timeout", GIVEN_UP)
+    code, said = world.try_("newer", "--timeout", given_up())
     assert code == 1, said
     assert "STOPPED before re" in said, said
     assert "cause: other Slurm release: " in said, said
@@ -101,7 +106,7 @@ def test_an_image_of_a_later_slurm(world: FirstDay) -> None:
 
 
 def test_a_network_without_a_route(world: FirstDay) -> None:
-    code, said = world.try_("island", "--timeout", GIVEN_UP)
+    code, said = world.try_("island", "--timeout", given_up())
     assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: no route: " in said, said
@@ -109,7 +114,7 @@ def test_a_network_without_a_route(world: FirstDay) -> None:
 
 
 def test_a_head_by_a_name_that_nobody_knows(world: FirstDay) -> None:
-    code, said = world.try_("misled", "--timeout", GIVEN_UP)
+    code, said = world.try_("misled", "--timeout", given_up())
     assert code == 1, said
     assert "STOPPED before reached" in said, said
     assert "cause: name that does not resolve: " in said, said

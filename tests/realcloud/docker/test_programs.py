@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from .engine import Engine
-from .program_matrix import Outcome, matrix_world, programs, sample
+from .program_matrix import (
+    EARLY,
+    Found,
+    MatrixWorld,
+    Outcome,
+    Program,
+    clear,
+    matrix_world,
+    programs,
+    sample,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -25,11 +37,22 @@ def test_real_programs_go_on_byte_for_byte_or_it_is_known_in_time(
 ) -> None:
     chosen = [program for program in programs() if program.name in WANTED]
     with matrix_world(docker_engine, trixie, 2) as world:
-        found = world.try_all(chosen, seed=1)
+        found = tried(world, chosen)
     told = {one.program.name: (one.outcome, one.why) for one in found}
     assert {name: outcome for name, (outcome, _) in told.items()} == WANTED, told
     assert "network connection" in told["connected-tcp"][1]
     assert all(one.moves for one in found if one.outcome is Outcome.WORKS)
+
+
+def tried(world: MatrixWorld, chosen: Sequence[Program], tries: int = 3) -> list[Found]:
+    """A busy machine may come to a program only when it is over: that one is begun anew."""
+    found = world.try_all(chosen, seed=1)
+    early = [one.program for one in found if one.why.startswith(EARLY)]
+    if not early or tries == 1:
+        return found
+    for program in early:
+        clear(world, program.name)
+    return [one for one in found if one.program not in early] + tried(world, early, tries - 1)
 
 
 def test_the_matrix_has_programs_of_many_classes() -> None:
