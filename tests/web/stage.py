@@ -76,9 +76,8 @@ def chromium() -> Iterator[Chrome]:
         driver = Chrome(options=options, service=ChromeService(DRIVER))
         driver.set_page_load_timeout(patience(60))
         try:
-            driver.get(
-                "about:blank"
-            )  # instead of the browser's first tab, which asks for Google's bar
+            # Instead of the browser's own first tab, which asks for Google's bar.
+            driver.get("about:blank")
             yield driver
         finally:
             driver.quit()
