@@ -20,6 +20,7 @@ from slurm_elastic.policies.account_budgets import (
 )
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.reservations import Profile
+from slurm_elastic.simulate.shared_machines import Host
 from slurm_elastic.simulate.spending import Purses
 
 Later = Callable[[int, int | None], None]
@@ -41,8 +42,10 @@ class ApartQueue(Queue):
         self._known: frozenset[str] = frozenset()
         start = self.start
 
-        def start_paid(job: int, pool: int, need: int, now: int) -> bool:
-            started = start(job, pool, need, now)
+        def start_paid(
+            job: int, pool: int, need: int, now: int, beside: Host | None = None
+        ) -> bool:
+            started = start(job, pool, need, now, beside)
             purses.pay({self.payer(job): 1})
             return started
 

@@ -20,7 +20,7 @@ from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scaler import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.shared_machines import SharedMachines, machines_needed
+from slurm_elastic.simulate.shared_machines import Host, SharedMachines, machines_needed
 from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.warm_pool import Warm
 
@@ -70,14 +70,14 @@ class Moves:
             return False
         self.runs.finish(run, now)
         if machines.shared is not None and job in machines.shared.of:
-            host = machines.shared.leave(job, ready, now)
-            if host is None:
+            host = self._leave(machines, machines.shared, run, now)
+            if host.ends:
                 return True
-            expected, pieces = host.expected, host.pieces
+            pieces = host.pieces
+        elif machines.tracks:
+            del machines.expected[bisect_left(machines.expected, expected)]
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
-        if machines.tracks:
-            del machines.expected[bisect_left(machines.expected, expected)]
         machines.busy -= need
         machines.busy_area += need * now
         if machines.draining or not self.reuse:
@@ -89,6 +89,14 @@ class Moves:
             if look is not None:
                 heappush(self.events, look << 35 | _CHECK | pool)
         return True
+
+    def _leave(self, machines: Machines, shared: SharedMachines, run: Run, now: int) -> Host:
+        """A job leaves the machine that it shared, of which is expected what its others are."""
+        machines.unexpect(shared.of[run.job].expected)
+        host = shared.leave(run.job, run.expected, run.ready, now)
+        if host.ends:
+            machines.expect(host.expected)
+        return host
 
     def _boots_first(self, machines: Machines, pool: int, pieces: Pieces, now: int) -> None:
         """A job of no length ends as its machines are ready."""
@@ -134,13 +142,14 @@ class Moves:
         stands_still = len(grower.growing) > 1 and not self.runs.now
         return grower.period is not None or bool(machines.turns) or stands_still
 
-    def _start(self, job: int, pool: int, need: int, now: int) -> bool:
+    def _start(self, job: int, pool: int, need: int, now: int, beside: Host | None = None) -> bool:
         """On idle machines first; the others are bought for it. False where they are not to be had:
-        Slurm requeues the job then.
+        Slurm requeues the job then. ``beside``: a machine in use that has room for it.
         """
         machines = self.pools[pool]
         shared = machines.shared if need == 1 else None
-        if shared is not None and self._join(job, pool, shared, now):
+        if shared is not None and beside is not None:
+            self._join(job, pool, shared, beside, now)
             return True
         idle = machines.idle if self.reuse else 0
         if need <= idle:
@@ -159,21 +168,14 @@ class Moves:
         heappush(self.events, end << 35 | job)
         return True
 
-    def _join(self, job: int, pool: int, shared: SharedMachines, now: int) -> bool:
-        """A job that leaves some of a machine to others goes where others are, if it fits."""
-        host = shared.with_room(job)
-        if host is None:
-            return False
-        machines, ready = self.pools[pool], max(now, host.ready)
+    def _join(self, job: int, pool: int, shared: SharedMachines, host: Host, now: int) -> None:
+        """A job that leaves some of a machine to others goes where others are."""
+        machines, before, ready = self.pools[pool], host.expected, max(now, host.ready)
         end, expected = self.runs.begin(job, pool, host.pieces, 1, now, ready, 0)
-        shared.join(job, host)
-        if expected > host.expected:
-            if machines.tracks:
-                machines.unexpect(host.expected)
-                machines.expect(expected)
-            host.expected = expected
+        shared.join(job, host, expected)
+        machines.unexpect(before)
+        machines.expect(host.expected)
         heappush(self.events, end << 35 | job)
-        return True
 
     def _boot_for(
         self, machines: Machines, pool: int, sales: Sales, pieces: Pieces, now: int
@@ -312,8 +314,9 @@ class Moves:
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now, loss)
         if machines.shared is not None and job in machines.shared.of:
-            run = self._empty(machines.shared, run, now)
-        machines.unexpect(run.expected)
+            run = self._empty(machines, machines.shared, run, now, loss)
+        else:
+            machines.unexpect(run.expected)
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:
@@ -332,17 +335,19 @@ class Moves:
         self._push(now + self.scenario.requeue_delay, ARRIVE, job)
         return lost
 
-    def _empty(self, shared: SharedMachines, run: Run, now: int) -> Run:
+    def _empty(
+        self, machines: Machines, shared: SharedMachines, run: Run, now: int, loss: int | None
+    ) -> Run:
         """The other jobs of a run's machine are interrupted with it; the run as if it had had the
         machine alone.
         """
         host = shared.of[run.job]
-        for job in sorted(host.jobs - {run.job}):
-            shared.leave(job, self.runs.interrupt(job, now).ready, now)
+        for job in sorted(set(host.jobs) - {run.job}):
+            self._leave(machines, shared, self.runs.interrupt(job, now, loss), now)
             self.grower.covered.discard(job)
             self._push(now + self.scenario.requeue_delay, ARRIVE, job)
-        shared.leave(run.job, run.ready, now)
-        return run._replace(expected=host.expected, ready=host.ready, idle=host.idle)
+        self._leave(machines, shared, run, now)
+        return run._replace(ready=host.ready, idle=host.idle)
 
     def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
         """The machines that boot for a job are lost, or boots for whoever comes first; how many are

@@ -519,7 +519,7 @@ def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
         for index, pool in enumerate(scenario.pools)
     ]
     for machines in found:
-        if machines.pool.shared and scenario.reservations == 1:
+        if machines.pool.shared and scenario.reservations == 1 and scenario.reuse:
             machines.shared = SharedMachines(jobs, machines.pool)
         if machines.pool.max_booting is not None:
             machines.turns = (Turns(machines.pool.max_booting),)

@@ -11,8 +11,9 @@ stands: nothing else can have changed for the others but the time, which never h
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop
+from typing import Protocol
 
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.jobs import Jobs
@@ -22,6 +23,17 @@ from slurm_elastic.simulate.reservations import FAR, Profile
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.shared_machines import Host, Seat, Share, SharedMachines
+
+
+class Start(Protocol):
+    """Starts a job in a pool on so many machines, or beside others; False where it cannot."""
+
+    def __call__(
+        self, job: int, pool: int, need: int, now: int, beside: Host | None = None, /
+    ) -> bool:
+        """At ``now``."""
+        ...
 
 
 def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> frozenset[int]:
@@ -49,7 +61,7 @@ class Queue:
         needs: Sequence[Sequence[int]],
         grower: Grower,
         runs: Runs,
-        start: Callable[[int, int, int, int], bool],
+        start: Start,
     ) -> None:
         self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
         self.pools, self.needs = pools, needs
@@ -64,6 +76,7 @@ class Queue:
         self.extra = 0
         self.head: int | None = None
         self._reserved: Machines | None = None
+        self._seat: Seat | None = None
         self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
@@ -94,7 +107,7 @@ class Queue:
 
     def schedule(self, now: int) -> None:
         """Look at the whole queue: start, reserve for the first that cannot, backfill."""
-        self.shadow, self.head, self._reserved = NEVER, None, None
+        self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
             return
@@ -140,8 +153,10 @@ class Queue:
         direct, reuse = self.direct, self.reuse
         for pool, machines, needs in self._each:
             need = needs[job]
-            if machines.shared is not None and need == 1 and self._beside(job, pool, machines, now):
-                return True
+            if machines.shared is not None and need == 1:
+                beside = self._beside(job, machines, machines.shared, now)
+                if beside is not None and self.start(job, pool, 1, now, beside):
+                    return True
             lacks = need > machines.idle or not reuse
             if lacks and not (direct and self._may_boot(machines, need, now)):
                 continue
@@ -159,17 +174,31 @@ class Queue:
                 return True
         return False
 
-    def _beside(self, job: int, pool: int, machines: Machines, now: int) -> bool:
-        """Start the job on a machine that others use, unless it would keep that from the head."""
-        host = None if machines.shared is None else machines.shared.with_room(job)
-        if host is None:
+    def _beside(
+        self, job: int, machines: Machines, shared: SharedMachines, now: int
+    ) -> Host | None:
+        """The first machine in use on which the job keeps nothing from the head."""
+        share, limit = shared.share(job), self.limit[job]
+        for host in shared.with_room(share):
+            end = max(now, host.ready) + limit
+            if machines is not self._reserved or end <= self.shadow or self._spare(host, share):
+                return host
+        return None
+
+    def _spare(self, host: Host, share: Share) -> bool:
+        """Take so much of a machine for longer than until the head's start, if that is spare."""
+        if self._seat is not None:
+            if self._seat.host is not host:
+                return True
+            spare = self._seat.has(share)
+            if spare:
+                self._seat.take(share)
+            return spare
+        counted_on = host.expected >> 64 <= self.shadow
+        if counted_on and not self.extra:
             return False
-        end = max(now, host.ready) + self.limit[job]
-        if machines is self._reserved and host.expected >> 64 <= self.shadow < end:
-            if self.extra < 1:
-                return False
-            self.extra -= 1
-        return self.start(job, pool, 1, now)
+        self.extra -= counted_on
+        return True
 
     def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
         """Whether what a job lacks may be launched for it, where growth is ``direct``."""
@@ -189,8 +218,14 @@ class Queue:
                 machines.track(self.runs.expected(pool))
             free = machines.idle + (machines.room() if self.direct else 0)
             shadow, extra = machines.shadow(need, free, now)
+            seat = None
+            if machines.shared is not None and need == 1:
+                seat = machines.shared.seat(job, now, shadow)
+            if seat is not None:
+                shadow, extra = seat.when, machines.most
             if shadow < self.shadow:
                 self.shadow, self.extra, self._reserved = shadow, extra, machines
+                self._seat = seat
         self.head = None if self._reserved is None else self.shadow
 
     def _schedule_deep(self, now: int) -> None:

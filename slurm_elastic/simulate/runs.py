@@ -70,8 +70,15 @@ class Runs:
         return len(self.now)
 
     def expected(self, pool: int) -> list[int]:
-        """The expectations of the jobs in a pool."""
-        return [run.expected for run in self.now.values() if run.pool == pool]
+        """When the machines in use of a pool are expected to be free: one expectation for those of
+        a job, and one for each machine that jobs share.
+        """
+        shared = self.pools[pool].shared
+        runs = [run for run in self.now.values() if run.pool == pool]
+        if shared is None:
+            return [run.expected for run in runs]
+        alone = [run.expected for run in runs if run.job not in shared.of]
+        return alone + [host.expected for host in shared.hosts]
 
     def on(self, pool: int, batch: int) -> list[int]:
         """The jobs that hold machines of a batch, last begun first."""

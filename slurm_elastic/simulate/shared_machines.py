@@ -1,45 +1,91 @@
 """Machines that jobs share, as Slurm's CR_Core_Memory has it: a job that needs less than a machine
 goes to the first one in use that has cores, memory and GPUs left for it, else to one of its own.
-Such a machine is busy from its first job to its last.
+Such a machine is busy from its first job to its last, and is expected to be free when the last of
+its jobs has reached its limit: one expectation a machine, however many jobs it has.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import PoolModel
 
 Share = tuple[int, int, int]
 """Cores, MiB and GPUs."""
 
+_JOB = (1 << 32) - 1
+
 
 class Host:
-    """One machine in use: what it has ``left``, its jobs, from when on it is up (``ready``), and
-    the expectation of when it is free. ``used``: seconds of the jobs that have left it;
+    """One machine in use: what it has ``left``, from when on it is up (``ready``), and the
+    expectations of when its jobs end, in order. ``used``: seconds of the jobs that have left it;
     ``idle``: 1 where it was up before its first job.
     """
 
-    def __init__(self, pieces: Pieces, whole: Share, ready: int, expected: int, idle: int) -> None:
-        self.pieces, self.left, self.ready, self.expected = pieces, whole, ready, expected
-        self.idle = idle
-        self.jobs: set[int] = set()
+    def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int) -> None:
+        self.pieces, self.left, self.ready, self.idle = pieces, whole, ready, idle
+        self.ends: list[int] = []
         self.used = 0
+
+    @property
+    def jobs(self) -> list[int]:
+        """Its jobs, by when they are expected to end."""
+        return [end >> 32 & _JOB for end in self.ends]
+
+    @property
+    def expected(self) -> int:
+        """The expectation of when it is free, which is that of its last job."""
+        return self.ends[-1]
 
     def has(self, share: Share) -> bool:
         """Whether there is room for one job more."""
-        cores, memory, gpus = self.left
-        return share[0] <= cores and share[1] <= memory and share[2] <= gpus
+        return _within(share, self.left)
 
-    def add(self, job: int, share: Share) -> None:
-        """A job begins on it."""
-        self.jobs.add(job)
+    def add(self, share: Share, end: int) -> None:
+        """A job begins on it that is expected to be over at its ``end``."""
+        insort(self.ends, end)
         self.left = _minus(self.left, share)
 
-    def drop(self, job: int, share: Share, seconds: int) -> None:
+    def seat(self, share: Share, of_jobs: Sequence[Share], now: int) -> Seat:
+        """When it is expected to have room for ``share``, which it has without its jobs; all that
+        is over by then counts as left. ``of_jobs``: what its jobs have.
+        """
+        left, when = self.left, NEVER
+        for end, freed in zip(self.ends, of_jobs, strict=True):
+            at = max(now, end >> 64)
+            if at > when:
+                break
+            left = _plus(left, freed)
+            if _within(share, left):
+                when = at
+        return Seat(self, when, _minus(left, share))
+
+    def drop(self, share: Share, end: int, seconds: int) -> None:
         """A job leaves it, which had it for so long."""
-        self.jobs.remove(job)
+        del self.ends[bisect_left(self.ends, end)]
         self.used += seconds
-        self.left = _minus(self.left, (-share[0], -share[1], -share[2]))
+        self.left = _plus(self.left, share)
+
+
+class Seat:
+    """Room that is kept for the first waiting job on a machine in use: from ``when`` on by the
+    limits of the jobs there, with ``left`` for others beside it.
+    """
+
+    def __init__(self, host: Host, when: int, left: Share) -> None:
+        self.host, self.when, self.left = host, when, left
+
+    def has(self, share: Share) -> bool:
+        """Whether one job more may stay on the machine beyond ``when``."""
+        return _within(share, self.left)
+
+    def take(self, share: Share) -> None:
+        """One more does."""
+        self.left = _minus(self.left, share)
 
 
 class SharedMachines:
@@ -60,35 +106,52 @@ class SharedMachines:
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]
 
-    def with_room(self, job: int) -> Host | None:
-        """The first machine in use that the job fits on."""
-        share = self.share(job)
+    def with_room(self, share: Share) -> Iterator[Host]:
+        """The machines in use that have so much left, the first opened first."""
+        return (host for host in self.hosts if host.has(share))
+
+    def seat(self, job: int, now: int, before: int) -> Seat | None:
+        """Where a machine in use is expected to have room for the job first, and not later than
+        ``before``; None where none is.
+        """
+        share, found = self.share(job), None
         for host in self.hosts:
-            if host.has(share):
-                return host
-        return None
+            if host.ends[0] >> 64 > before:
+                continue
+            seat = host.seat(share, [self.share(one) for one in host.jobs], now)
+            if seat.when < before or (found is None and seat.when == before):
+                found, before = seat, seat.when
+        return found
 
-    def open(self, job: int, pieces: Pieces, ready: int, expected: int, idle: int) -> None:
+    def open(self, job: int, pieces: Pieces, ready: int, end: int, idle: int) -> None:
         """A job begins on a machine that it leaves some of."""
-        host = Host(pieces, self.whole, ready, expected, idle)
-        host.add(job, self.share(job))
+        host = Host(pieces, self.whole, ready, idle)
         self.hosts.append(host)
-        self.of[job] = host
+        self.join(job, host, end)
 
-    def join(self, job: int, host: Host) -> None:
+    def join(self, job: int, host: Host, end: int) -> None:
         """One more begins there."""
-        host.add(job, self.share(job))
+        host.add(self.share(job), end)
         self.of[job] = host
 
-    def leave(self, job: int, begun: int, now: int) -> Host | None:
-        """A job is over that had its machine since ``begun``; the machine, if it was the last."""
+    def leave(self, job: int, end: int, begun: int, now: int) -> Host:
+        """A job is over that had its machine since ``begun``, which is nobody's if it has no more
+        jobs.
+        """
         host = self.of.pop(job)
-        host.drop(job, self.share(job), max(now - begun, 0))
-        if host.jobs:
-            return None
-        self.hosts.remove(host)
-        self.overlap += host.used - max(now - host.ready, 0)
+        host.drop(self.share(job), end, max(now - begun, 0))
+        if not host.ends:
+            self.hosts.remove(host)
+            self.overlap += host.used - max(now - host.ready, 0)
         return host
+
+
+def _within(one: Share, other: Share) -> bool:
+    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2]
+
+
+def _plus(one: Share, other: Share) -> Share:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _minus(one: Share, other: Share) -> Share:

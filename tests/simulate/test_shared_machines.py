@@ -79,6 +79,84 @@ def test_a_small_job_does_not_keep_a_machine_from_the_first_that_waits() -> None
     assert first[2] >= 120
 
 
+RACK = replace(POOL, machines=2, standing=2, public=False, memory=0, price=0.0)
+
+
+def starts(*jobs: Job, pool: PoolModel = RACK) -> list[int]:
+    return list(ran(*jobs, pool=pool).runs.first)
+
+
+def test_jobs_wait_for_machines_that_others_share() -> None:
+    """The third needs two whole machines, and the last one of them, while others share the first:
+    each machine is counted once when it is asked when they will be free.
+    """
+    rows = [(0, 829, 1658, 2), (497, 518, 1036, 2), (849, 230, 1150, 8), (887, 485, 485, 7)]
+    assert starts(*(Job(1, *row) for row in rows)) == [0, 497, 1015, 1245]
+
+
+def test_a_small_job_waits_for_room_beside_others_not_for_a_machine_of_its_own() -> None:
+    """The first that waits needs two processors, which the job of 50 s leaves; the last would keep
+    them until 130, and the one before it only until then.
+    """
+    two = job(0, 100, 2), job(0, 400, 4), job(0, 50, 2)
+    assert starts(*two, job(10, 300, 2), job(11, 400, 1))[3:] == [50, 100]
+    one = job(0, 100, 2), job(0, 400, 4), job(0, 50, 1)
+    assert starts(*one, job(10, 300, 2), job(11, 120, 1), job(12, 35, 1))[3:] == [50, 100, 12]
+
+
+def test_a_job_goes_beside_others_where_it_keeps_nothing_from_the_first_that_waits() -> None:
+    """Both machines have one processor left. The first is kept for the fourth job from 50 on."""
+    busy = job(0, 50, 3), job(0, 400, 3)
+    assert starts(*busy, job(1, 300, 4), job(2, 200, 1)) == [0, 0, 50, 2]
+
+
+def test_a_machine_that_is_left_early_by_its_longest_job_is_free_for_the_first_that_waits() -> None:
+    """At 20 the job that might have stayed until 1000 is gone: the whole machine is expected at 60,
+    so the last, which would stay until 72, waits for it.
+    """
+    early = Job(1, 0, 20, 1000, 1), Job(1, 0, 60, 60, 1), Job(1, 0, 500, 500, 4)
+    assert starts(*early, job(1, 100, 4), job(22, 50, 2))[3:] == [60, 160]
+
+
+def check_expectations(engine: Engine) -> None:
+    """Each machine in use is expected once, when the last of its jobs has reached its limit."""
+    for index, machines in enumerate(engine.pools):
+        shared = machines.shared
+        assert shared is not None
+        for host in shared.hosts:
+            shares = [shared.share(one) for one in host.jobs]
+            assert host.left == tuple(
+                whole - sum(parts)
+                for whole, parts in zip(shared.whole, zip(*shares, strict=True), strict=True)
+            )
+        limits = {
+            run.job: (run.ready + engine.jobs.limit[run.job], run.need)
+            for run in engine.runs.now.values()
+            if run.pool == index
+        }
+        found = [max(limits.pop(one) for one in host.jobs) for host in shared.hosts]
+        found += list(limits.values())
+        coming = [(key >> 64, key & (1 << 32) - 1) for key in machines.coming.values()]
+        if machines.tracks:
+            kept = [(key >> 64, key & (1 << 32) - 1) for key in machines.expected]
+            assert sorted(found + coming) == sorted(kept)
+
+
+class Watched(Engine):
+    """Looks at what is expected of machines each time the queue is looked at."""
+
+    def __init__(self, jobs: Jobs, scenario: Scenario) -> None:
+        super().__init__(jobs, scenario)
+        schedule = self.queue.schedule
+
+        def watched(now: int) -> None:
+            check_expectations(self)
+            schedule(now)
+            check_expectations(self)
+
+        self.queue.schedule = watched  # type: ignore[method-assign]
+
+
 jobs = st.lists(
     st.builds(
         job,
@@ -110,7 +188,7 @@ def test_the_books_hold_when_shared_machines_are_lost(
     if saves:
         how = Checkpoints(policy=Hour(margin=3595), dump=2, restart=3, look=1)
         scenario = replace(scenario, checkpoints=how)
-    engine = Engine(history, scenario)
+    engine = Watched(history, scenario)
     outcome = engine.run()
     assert outcome.figures.unserved == 0
     (pool,) = engine.pools
@@ -130,3 +208,29 @@ def test_whole_machines_are_the_same_either_way(history: Jobs, growth: AnyGrowth
     alone = replace(scenario, pools=(replace(POOL, shared=False),))
     one, other = Engine(whole, scenario).run(), Engine(whole, alone).run()
     assert (one.starts, one.ends, one.figures) == (other.starts, other.ends, other.figures)
+
+
+small = st.builds(
+    lambda submit, run, limit, procs: Job(1, submit, run, max(run, limit), procs),
+    st.integers(0, 100), st.integers(0, 60), st.integers(0, 100), st.integers(1, 11),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(small, min_size=1, max_size=20).map(Jobs))
+def test_each_machine_is_expected_once_while_jobs_wait(history: Jobs) -> None:
+    engine = Watched(history, Scenario(pools=(replace(RACK, machines=3, standing=3),)))
+    assert engine.run().figures.unserved == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(small, min_size=1, max_size=20).map(Jobs))
+def test_in_the_order_of_submission_no_job_starts_later_for_sharing(history: Jobs) -> None:
+    """A theorem where no job overtakes another: by induction, at any time the jobs before one hold
+    no more machines than they would without sharing.
+    """
+    pool = replace(RACK, machines=3, standing=3)
+    alone = Scenario(pools=(replace(pool, shared=False),), depth=1)
+    beside = Scenario(pools=(pool,), depth=1)
+    later = Engine(history, alone).run().starts
+    assert all(a <= b for a, b in zip(Engine(history, beside).run().starts, later, strict=True))
