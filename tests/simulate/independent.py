@@ -20,13 +20,13 @@ purchases):
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
   earlier than its requeue delay later, and waits in its place by submission;
 - machines that are due while jobs wait go in the second in which none waits any more, at a look;
-- standing machines are paid until the last event of the run.
+- standing machines are paid until the last job has ended and the last bought machine has gone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurm_elastic.policies.capacity import OnDemand, Slurm
 from slurm_elastic.policies.release import AtOnce, Delayed, Idle
@@ -101,11 +101,12 @@ class Independent:
                 self.happen()
                 if self.to_come or self.running or self.back:
                     useful = when
-                if when - useful > GIVEN_UP:
+                if self.waiting and when - useful > GIVEN_UP:
                     break  # nothing will ever serve them
-        for machine in list(self.site.machines):
-            self.site.end(machine, self.now)
         site = self.site
+        last = max([*self.ends, *(lease.end for lease in site.leases)], default=0)
+        for machine in list(site.machines):
+            site.end(machine, max(last, self.jobs[-1].submit))
         return Found(self.starts, self.ends, site.history(), site.bills(), self.interruptions)
 
     # what happens when
@@ -162,6 +163,8 @@ class Independent:
         ready = [m for m in self.site.machines if not m.up and m.ready <= self.now]
         for machine in ready:
             machine.up = True
+            if not machine.jobs:
+                self.now_idle(machine)
         return any(not machine.jobs for machine in ready)
 
     def end_runs(self) -> bool:
@@ -178,7 +181,18 @@ class Independent:
         for machine in run.machines:
             machine.jobs.remove(run.job)
             if not machine.jobs:
-                machine.idle_since = max(self.now, machine.ready)
+                self.now_idle(machine)
+
+    def now_idle(self, machine: Machine) -> None:
+        """It has no work from now on; those of one launch that become idle together are alike."""
+        machine.idle_since = max(self.now, machine.ready)
+        self.opened += 1
+        alike = [
+            m.idle_number
+            for m in self.site.idle(machine.pool, self.now)
+            if m is not machine and (m.launch, m.idle_since) == (machine.launch, self.now)
+        ]
+        machine.idle_number = min(alike, default=self.opened)
 
     def arrive(self) -> bool:
         """Jobs are submitted, or come back after an interruption."""
@@ -269,7 +283,9 @@ class Independent:
             return False
         parts = [self.part(other, machine.pool) for other in [*jobs, job]]
         whole = model.procs, model.memory, model.gpus
-        return all(sum(used) <= there for used, there in zip(zip(*parts, strict=True), whole, strict=True))
+        return all(
+            sum(used) <= there for used, there in zip(zip(*parts, strict=True), whole, strict=True)
+        )
 
     def hosts(self, pool: int) -> list[Machine]:
         """Machines in use, the one in use for longest first."""
@@ -308,7 +324,12 @@ class Independent:
         return next((t for t in sorted(times) if self.fits_at(job, pool, t)), None)
 
     def fits_at(
-        self, job: int, pool: int, when: int, beside: tuple[Machine, int] | None = None, less: int = 0
+        self,
+        job: int,
+        pool: int,
+        when: int,
+        beside: tuple[Machine, int] | None = None,
+        less: int = 0,
     ) -> bool:
         """Whether the job is expected to fit in the pool then, if until then another job is ``beside``
         others on a machine, or has so many ``less`` of the free ones.
@@ -405,7 +426,11 @@ class Independent:
         also where nothing runs or boots.
         """
         assert isinstance(self.scenario.growth, OnDemand)
-        growing = [p for p in self.pools if self.scenario.pools[p].machines > self.scenario.pools[p].standing]
+        growing = [
+            p
+            for p in self.pools
+            if self.scenario.pools[p].machines > self.scenario.pools[p].standing
+        ]
         rooms = {pool: self.room_now(pool) for pool in growing}
         if not any(rooms.values()) or not self.waiting:
             return

@@ -19,7 +19,8 @@ Rules that the documentation leaves open, as they are taken here:
   idle (the one idle for longest first), those that boot for nobody, those of the job last begun;
 - machines bought in one decision boot together; where turns are short, in waves, each as large as
   may start then, and each is launched, and paid, from its turn on;
-- machines equal to the order of release are given out the last idle first, then the youngest.
+- machines with equal margins are given out the last idle first (where the release policy goes by idle
+  time), then the youngest (``min_margin``: the other way round); those that became idle together, by the order in which their job had got them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from slurm_elastic.model import Limits, Market
+from slurm_elastic.policies.release import Delayed, Idle
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
 
@@ -50,6 +52,7 @@ class Machine:
     idle_since: int
     jobs: list[int] = field(default_factory=list)
     in_use: int = 0
+    idle_number: int = 0
     up: bool = False
 
 
@@ -124,14 +127,21 @@ class Site:
     def _preference(self, machine: Machine, now: int) -> tuple[int, int, int]:
         lease, order = self.pools[machine.pool].billing.lease, str(self.scenario.order)
         margin = lease - (now - machine.begun) % lease
-        last_first = (-machine.idle_since, -machine.launch)
+        since = machine.idle_since if self._counts_idle_time(machine.pool) else 0
         if order == "max_margin":
-            return (-margin, *last_first)
+            return (-margin, -since, -machine.launch)
         if order == "min_margin":
-            return (margin, machine.idle_since, machine.launch)
+            return (margin, since, machine.launch)
         if order == "max_idle":
-            return (0, machine.idle_since, machine.launch)
-        return (0, *last_first)
+            return (0, machine.idle_number, machine.launch)
+        return (0, -machine.idle_number, -machine.launch)
+
+    def _counts_idle_time(self, number: int) -> bool:
+        pool = self.pools[number]
+        by_lease = pool.public and pool.billing.lease > 1
+        return isinstance(pool.release, Idle) or (
+            isinstance(pool.release, Delayed) and not by_lease
+        )
 
     # how they come
 
@@ -213,9 +223,7 @@ class Site:
     def same_stock(self, pool: int, offer: int) -> list[Machine]:
         """All machines of the stock that an offer sells."""
         return [
-            m
-            for m in self.of(pool)
-            if m.offer is not None and self.shares(pool, offer, m.offer)
+            m for m in self.of(pool) if m.offer is not None and self.shares(pool, offer, m.offer)
         ]
 
     def price(self, pool: int, offer: int, now: int) -> float:
@@ -242,9 +250,7 @@ class Site:
         if len(bought) == count:
             return bought
         if whole:
-            self.leases += [
-                Lease(pool, offer, now, now, taken=False) for offer in bought
-            ]
+            self.leases += [Lease(pool, offer, now, now, taken=False) for offer in bought]
             bought = []
         left = max(self.room(pool) - len(bought), 0)
         unasked = max(left - (count - len(bought)), 0)
@@ -368,7 +374,9 @@ class Site:
         dearest = {p: max(s.offer.worst_price for s in self.sold[p]) for p in members}
 
         def of_market(market: Market) -> int:
-            return sum(most[p] for p in members if any(s.offer.market is market for s in self.sold[p]))
+            return sum(
+                most[p] for p in members if any(s.offer.market is market for s in self.sold[p])
+            )
 
         return (
             (limits.nodes is not None and sum(most.values()) > limits.nodes)
