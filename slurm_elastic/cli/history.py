@@ -79,10 +79,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         return scenario_of(policy, self.base.pools, self.base)
 
     def _without_public(self) -> Scenario:
-        pools = tuple(
-            replace(pool, machines=0, standing=0) if pool.public else pool
-            for pool in self.configured.pools
-        )
+        pools = tuple(pool for pool in self.configured.pools if not pool.public)
         if not any(pool.machines for pool in pools):
             raise ConfigError(
                 f"policy {NONE!r}: without public clouds there are no machines; give the site's own"

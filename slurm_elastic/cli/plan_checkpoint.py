@@ -16,7 +16,7 @@ from rich.table import Table
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import duration, told
+from slurm_elastic.cli.simulate_tables import duration, tell_unbought, told
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.checkpoint import AnyPolicy, parse
 from slurm_elastic.policies.policy_text import split, text_of
@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
     beside = compared(outcomes[best], outcomes[own], args.seed) if best != own else None
     rows = [Row(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()]
     console = Output()
+    tell_unbought({row.policy: row.figures for row in rows}, console)
     console.print(_table(rows, best, own))
     console.print(_advice(rows, best, own, beside), markup=False, highlight=False)
     for note in setting.told([CONFIGURED]):

@@ -16,7 +16,7 @@ from rich.table import Table
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import duration, told, unserved
+from slurm_elastic.cli.simulate_tables import duration, tell_unbought, told, unserved
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
@@ -86,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     now = next((one for one in tried if one.policy == CONFIGURED), None)
     beside = _beside(setting, chosen, now, args.seed)
     console = Output()
+    tell_unbought({one.policy: one.figures for one in tried}, console)
     console.print(_table(best, chosen, now))
     for sentence in _compare(chosen, now, beside):
         console.print(sentence, markup=False, highlight=False)

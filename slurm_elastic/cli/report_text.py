@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slurm_elastic.cli.history import Setting
-from slurm_elastic.cli.simulate_tables import duration, told
+from slurm_elastic.cli.simulate_tables import duration, told, unbought
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.breakdown import Part, by_account, by_month
@@ -25,17 +25,20 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def conclusion(runs: Runs, seed: int) -> list[str]:
-    """The cheapest policy and the one whose jobs wait least, each beside the first."""
+    """The policies that never bought a machine; then the cheapest policy and the one whose jobs
+    wait least, each beside the first.
+    """
+    never = [f"{found}." for found in unbought({name: outcome.figures for name, outcome in runs})]
     first_name, first = runs[0]
     if len(runs) == 1:
-        return [f"Under {first_name} {_paid(first.figures)}."]
+        return [*never, f"Under {first_name} {_paid(first.figures)}."]
     cheapest = min(runs, key=lambda run: run[1].figures.cost)
     quickest = min(runs, key=lambda run: run[1].figures.mean_wait)
     best = {cheapest[0]: "costs least", quickest[0]: "has jobs wait least"}
     if cheapest[0] == quickest[0]:
         best = {cheapest[0]: "costs least and has jobs wait least"}
     outcomes = dict(runs)
-    sentences = []
+    sentences = never
     for name, why in best.items():
         sentences.append(f"{name} {why}: {_paid(outcomes[name].figures)}.")
         if name == first_name:

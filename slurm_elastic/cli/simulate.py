@@ -13,7 +13,7 @@ from msgspec import Struct
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import cells, render, unserved
+from slurm_elastic.cli.simulate_tables import cells, render, tell_unbought, unserved
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.engine import simulate
@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     setting = history.read(args)
     runs = simulated(setting, args.compare)
     result = _result(setting, runs, args.seed)
-    render(result.rows, Output())
+    console = Output()
+    tell_unbought({row.policy: row.figures for row in result.rows}, console)
+    render(result.rows, console)
     for note in (*result.notes, *result.complaints):
         print(f"note: {note}", file=sys.stderr)
     if args.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rich import box
@@ -112,6 +112,23 @@ def _size(value: float, words: tuple[str, str], shown: Callable[[float], str]) -
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def unbought(figures: Mapping[str, Figures]) -> list[str]:
+    """The first that is to be read: the policies by which no machine was ever bought, and why, a
+    sentence for those of one reason. ``figures`` by policy.
+    """
+    reasons = dict.fromkeys(one.unbought for one in figures.values() if one.unbought)
+    return [
+        f"{', '.join(policy for policy in figures if figures[policy].unbought == why)}: {why}"
+        for why in reasons
+    ]
+
+
+def tell_unbought(figures: Mapping[str, Figures], console: Console) -> None:
+    """Print these sentences."""
+    for sentence in unbought(figures):
+        console.print(Text(sentence, style="bold red"))
 
 
 def unserved(rows: Sequence[PolicyRow]) -> Iterator[str]:

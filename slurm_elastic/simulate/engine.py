@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from msgspec.structs import replace
+
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.simulate.events import ARRIVE, CHECK, POOLS, WARN, Moves
 from slurm_elastic.simulate.jobs import Jobs
@@ -22,6 +24,7 @@ from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.standing import on_standing_machines
+from slurm_elastic.simulate.unbought import unbought
 
 TELL = 1000
 _ARRIVE, _CHECK, _WARN, _PAYLOAD = ARRIVE << 32, CHECK << 32, WARN << 32, (1 << 32) - 1
@@ -45,9 +48,10 @@ def simulate(
         raise SlurmElasticError("; ".join(problems))
     found = on_standing_machines(jobs, scenario)
     if found is None:
-        return Engine(jobs, scenario, origin, progress).run()
-    if progress:
+        found = Engine(jobs, scenario, origin, progress).run()
+    elif progress:
         progress(len(jobs))
+    found.figures = replace(found.figures, unbought=unbought(scenario, found))
     return found
 
 
@@ -205,4 +209,6 @@ class Engine(Moves):
         for machines in self.pools:
             machines.close(max(now, self.last_ready))
         unserved = self.unserved + self.queue.waiting
-        return Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
+        outcome = Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
+        outcome.refusals = self.purchases.refusals
+        return outcome

@@ -528,15 +528,15 @@ def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
         for machines in found:
             if machines.pool.name in cap.pools:
                 machines.turns = (*machines.turns, turns)
-    growing = [machines for machines in found if machines.pool.machines > machines.pool.standing]
-    _share(scenario.limits, growing)
+    limited = [machines for machines in found if machines.pool.limited]
+    _share(scenario.limits, limited)
     for cloud, limits in scenario.cloud_limits.items():
-        _share(limits, [one for one in growing if one.sold[0].offer.cloud == cloud])
+        _share(limits, [one for one in limited if one.sold[0].offer.cloud == cloud])
     return found
 
 
 def _share(limits: Limits, members: Sequence[Machines]) -> None:
-    """These pools may reach the limits together."""
+    """These pools may reach the limits together, those that stand always among them."""
 
     def total(market: Market | None = None) -> int:
         return sum(one.most for one in members if market is None or market in _markets(one))
@@ -548,8 +548,9 @@ def _share(limits: Limits, members: Sequence[Machines]) -> None:
         or (limits.on_demand is not None and total(Market.ON_DEMAND) > limits.on_demand)
         or (limits.dollars_per_hour is not None and dollars > limits.dollars_per_hour)
     )
-    if reached and len(members) > 1:
-        for one in members:
+    growing = [one for one in members if one.pool.machines > one.pool.standing]
+    if reached and len(growing) > 1:
+        for one in growing:
             one.yields = True
 
 

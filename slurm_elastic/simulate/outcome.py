@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -34,7 +35,8 @@ class PoolFigures(Struct, frozen=True, kw_only=True):
 class Figures(Struct, frozen=True, kw_only=True):
     """The whole site. Waits in seconds, until the first start; slowdown bounded at 10 s runs;
     ``utilisation``: share of the paid (or standing) machine time in which a job had the machine;
-    machine-hours lost to interruptions and spent on checkpoints and restarts.
+    machine-hours lost to interruptions and spent on checkpoints and restarts. ``unbought``: why no
+    machine was ever bought, where jobs waited for none.
     """
 
     jobs: int
@@ -55,10 +57,15 @@ class Figures(Struct, frozen=True, kw_only=True):
     api_calls: int
     peak: int
     pools: tuple[PoolFigures, ...]
+    unbought: str = ""
 
 
 class Outcome:
-    """A finished run: when each job started and ended (-1: never), where, and the figures."""
+    """A finished run: when each job started and ended (-1: never), where, and the figures.
+    ``refusals``: by pool, why machines could not be bought the first time.
+    """
+
+    refusals: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, jobs: Jobs, pools: Sequence[Machines], runs: Runs, figures: Figures) -> None:
         self.jobs, self.pools, self.figures = jobs, pools, figures

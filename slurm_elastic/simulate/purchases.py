@@ -33,7 +33,7 @@ from slurm_elastic.policies.exclusions import (
     touches,
 )
 from slurm_elastic.policies.next_launch import Gang, next_launch
-from slurm_elastic.policies.ranking import Scope, rank, serving, used_by
+from slurm_elastic.policies.ranking import Scope, rank, serving, shortfall, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
 from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario
@@ -56,7 +56,9 @@ class _Standing:
 
 
 class Purchases:
-    """The purchases for ``pools``, and why there are not more. Times are the history's seconds."""
+    """The purchases for ``pools``, and why there are not more. Times are the history's seconds.
+    ``refusals``: by pool, why a launch could not have all its machines the first time.
+    """
 
     def __init__(self, scenario: Scenario, pools: Sequence[Machines], later: Later) -> None:
         self.pools, self.keys, self._later = pools, scenario.ranking, later
@@ -67,6 +69,7 @@ class Purchases:
             limits != Limits() for limits in self.cloud_limits.values()
         )
         self.cool_downs: dict[str, Exclusion] = {}
+        self.refusals: dict[int, str] = {}
         self._held: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
         self._at = [
@@ -132,6 +135,8 @@ class Purchases:
             decided = next_launch(request, gangs, names[:had], offers, scope, now, keys=self.keys)
             if not decided.nodes:
                 spare = decided.spare
+                if pool not in self.refusals:
+                    self.refusals[pool] = shortfall(request, offers, scope, now, self.keys)
                 break
             wanted, offer = len(decided.nodes), decided.offers[0]
             index = self._at[pool][offer.key]
@@ -232,6 +237,8 @@ class Purchases:
         usage = Usage()
         if not self.unlimited:
             for of, machines in zip(self._pools, self.pools, strict=True):
+                if not machines.pool.limited:
+                    continue
                 for sold, live in zip(machines.sold, machines.live_of, strict=True):
                     usage = used_by(usage, of, sold.offer, live) if live else usage
             for index, count in sales:

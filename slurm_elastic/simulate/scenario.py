@@ -45,7 +45,9 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     ``wanted``: the pool as the ranking knows it (None: any offer will do). Without offers there are
     one on demand at ``price`` ($/h) and one on the market ``spot`` (None: not used). ``check``:
     seconds between two looks for machines to release; ``min_idle``: so many are kept up without
-    work until the last job has ended; ``max_booting``: most that boot at a time.
+    work until the last job has ended; ``max_booting``: most that boot at a time. ``cloud``: whose
+    limits count its machines (empty: that of its first offer, or one of its own); ``limited``: any
+    do, which is not so of nodes that the site has anyway.
     """
 
     name: str
@@ -67,6 +69,8 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     max_booting: int | None = None
     offers: tuple[Sold, ...] = ()
     wanted: Pool | None = None
+    cloud: str = ""
+    limited: bool = True
 
     @property
     def sold(self) -> tuple[Sold, ...]:
@@ -74,7 +78,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
         if self.offers:
             return self.offers
         whole = Offer(
-            cloud=self.name,
+            cloud=self.cloud or self.name,
             location=Location.PUBLIC if self.public else Location.ON_PREMISES,
             instance_type="machine",
             zone="",

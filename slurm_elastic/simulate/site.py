@@ -52,6 +52,7 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
                 standing=nodes,
                 procs=procs,
                 public=False,
+                limited=False,
                 shared=not world.whole,
             )
         )
@@ -121,7 +122,7 @@ def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
         found.append(
             replace(
                 model, name=f"{name} reserved at ${price:g}", machines=count, standing=count,
-                price=price, offers=(), wanted=None,
+                price=price, offers=(), wanted=None, cloud=model.sold[0].offer.cloud,
             )
         )  # fmt: skip
         model = replace(model, machines=model.machines - count)

@@ -71,6 +71,34 @@ def test_on_demand_machines_end_where_their_limit_is() -> None:
     assert peak(list(found.pools), spot=False) <= 3
 
 
+def rack(machines: int) -> PoolModel:
+    """Nodes that the site has anyway."""
+    return PoolModel(name="rack", machines=machines, standing=machines, public=False, limited=False)
+
+
+def test_the_sites_own_nodes_do_not_count(tmp_path: Path) -> None:
+    """More of them than the limit of cloud machines: the cloud is used, up to its limit."""
+    scenario = Scenario(pools=(rack(30), pool("a", 20)), limits=Limits(nodes=4))
+    found = simulate(jobs((0, 100, 30), (1, 100, 3), (2, 100, 3)), scenario)
+    assert list(found.starts) == [0, 11, 100]
+    assert found.figures.cost > 0
+    config = load(EXAMPLE)
+    static, *_ = pools_of(config, World(span=Span(0, 0, 1), static=(100, 16)))[0]
+    assert not static.limited
+
+
+def test_reserved_machines_count_as_their_clouds() -> None:
+    config = load(EXAMPLE)
+    world = World(span=Span(0, 0, 1), reserved=(("compute", 3, 0.02),))
+    _, reserved, rest, *_ = pools_of(config, world)[0]
+    assert reserved.limited
+    assert reserved.sold[0].offer.cloud == rest.sold[0].offer.cloud
+    three = PoolModel(name="a reserved", machines=3, standing=3, cloud="a")
+    scenario = Scenario(pools=(three, pool("a", 20)), cloud_limits={"a": Limits(nodes=4)})
+    found = simulate(jobs((0, 100, 3), (1, 100, 1), (2, 100, 1)), scenario)
+    assert list(found.starts) == [0, 11, 100]
+
+
 def test_a_limit_of_spot_machines_leaves_the_rest_to_on_demand() -> None:
     pools = (pool("a", 20, spot=market((0, 99))),)
     found = simulate(jobs((0, 100, 6)), Scenario(pools=pools, cloud_limits={"a": Limits(spot=4)}))

@@ -1,0 +1,126 @@
+"""Outputs of commands in the documentation, and the picture of the README's simulation.
+
+A page says which command an output is of: a comment ``<!-- made by: COMMAND -->``, a line after it
+the output between two lines of three backquotes. The files of a command are those of the histories'
+directory, where the clone has none of that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.traces import VARIABLE, data  # noqa: E402
+
+PICTURE = ROOT / "docs" / "simulate.png"
+SIZE = "980,2330"
+_MADE = re.compile(r"(<!-- made by: (slurm-elastic .*?) -->\n```\n)(.*?)(\n```\n)", re.DOTALL)
+_SHOWN = re.compile(r"^\.venv/bin/(slurm-elastic .* simulate (?:.*\\\n)*.*)$", re.MULTILINE)
+_CHROMIUM = (
+    "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+    "--hide-scrollbars", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
+)  # fmt: skip
+
+
+class NotHereError(Exception):
+    """A file that a command names is not at hand."""
+
+
+def pages() -> list[Path]:
+    """All that may show an output."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def readme_command() -> str:
+    """The README's simulation, as one line."""
+    (shown,) = _SHOWN.findall((ROOT / "README.md").read_text())
+    return " ".join(str(shown).replace("\\\n", " ").split())
+
+
+def arguments(command: str) -> list[str]:
+    """The words of a command, its histories by their paths. Raises NotHereError without one."""
+    return [_found(word) for word in shlex.split(command)[1:]]
+
+
+def printed(command: str) -> str:
+    """What the command prints on a terminal of 80 columns, without its notes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        page = f"{scratch}/x.html"
+        return _run([page if word.endswith(".html") else word for word in arguments(command)])
+
+
+def made_anew(page: Path) -> Iterator[tuple[str, str]]:
+    """(command, what it prints now) of each output of a page that is not what it shows."""
+    for _, command, shown, _ in _MADE.findall(page.read_text()):
+        now = printed(command)
+        if now != shown:
+            yield command, now
+
+
+def picture(path: Path) -> None:
+    """The README's report, as a browser shows it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.html"
+        words = arguments(readme_command())
+        _run([str(report) if word.endswith(".html") else word for word in words])
+        subprocess.run(
+            [*_CHROMIUM, f"--window-size={SIZE}", f"--screenshot={path}", report.as_uri()],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+
+def main(check: bool) -> int:
+    changed = False
+    for page in pages():
+        for command, now in made_anew(page):
+            changed = True
+            print(f"{page.relative_to(ROOT)}: {command}")
+            if not check:
+                _write(page, command, now)
+    if not check:
+        picture(PICTURE)
+    return int(check and changed)
+
+
+def _write(page: Path, command: str, now: str) -> None:
+    def renewed(found: re.Match[str]) -> str:
+        return f"{found[1]}{now}{found[4]}" if found[2] == command else found[0]
+
+    page.write_text(_MADE.sub(renewed, page.read_text()))
+
+
+def _found(word: str) -> str:
+    name, equals, file = word.rpartition("=")
+    if not file.endswith((".swf.gz", ".json", ".json.gz", ".csv.gz")) or (ROOT / file).is_file():
+        return word
+    directory = data()
+    there = next(directory.rglob(file), None) if directory else None
+    if there is None:
+        raise NotHereError(f"{file} is not at hand: set ${VARIABLE}")
+    return f"{name}{equals}{there}"
+
+
+def _run(words: list[str]) -> str:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("slurm-elastic"), *words],
+        cwd=ROOT, env={**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(check="--check" in sys.argv[1:]))
+    except NotHereError as error:
+        sys.exit(f"figures: {error}")

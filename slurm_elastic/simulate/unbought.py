@@ -1,0 +1,53 @@
+"""Why a simulated site never bought a machine although jobs waited: a result whose costs are
+nothing for that reason compares no policies, and is told first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_elastic.policies.capacity import UNBOUNDED
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.shared_machines import machines_needed
+
+
+def unbought(scenario: Scenario, outcome: Outcome) -> str:
+    """One sentence; empty where a machine was bought, no job waited, or all machines stand."""
+    bought = [
+        figures.launched > pool.standing
+        for pool, figures in zip(scenario.pools, outcome.figures.pools, strict=True)
+    ]
+    waited = [
+        job
+        for job, (start, submit) in enumerate(zip(outcome.starts, outcome.jobs.submit, strict=True))
+        if not 0 <= start <= submit
+    ]
+    if any(bought) or not waited:
+        return ""
+    why = "; ".join(_reasons(scenario, outcome, waited))
+    return why and f"no machine was ever bought, although {len(waited):,} jobs waited: {why}"
+
+
+def _reasons(scenario: Scenario, outcome: Outcome, waited: list[int]) -> Iterator[str]:
+    for index, pool in enumerate(scenario.pools):
+        if pool.machines and pool.machines == pool.standing:
+            continue
+        yield f"pool {pool.name}: {_reason(index, pool, scenario, outcome, waited)}"
+
+
+def _reason(
+    index: int, pool: PoolModel, scenario: Scenario, outcome: Outcome, waited: list[int]
+) -> str:
+    if not pool.machines:
+        return "it may have no machine by the limits and markets of its cloud"
+    needs = machines_needed(outcome.jobs, pool)
+    least = min(needs[job] for job in waited)
+    if least > pool.machines:
+        return f"each of them needs more than its {pool.machines:,} machines"
+    refused = outcome.refusals.get(index)
+    if refused:
+        return refused
+    if scenario.bounds != UNBOUNDED or scenario.payers:
+        return "the budgets and times of the day left no room, or the policy never asked for one"
+    return "the policy never asked for one"
