@@ -10,8 +10,9 @@ purchases):
   pool), at the earliest second at which it fits if each running job ends at its limit, and those
   beyond it now; under ``slurm`` growth what may be launched counts as free. Another job may start
   there only if the first one would still fit at that second;
-- a machine that several jobs share is expected to be free when the last of those on it is, and its
-  cores, memory and GPUs one by one as each is;
+- a machine that several jobs share is expected to be free when the last of those on it is. Where the
+  first job is kept room beside others, it is on the machine that has it first, of equals on the one in
+  use for longest; others may then use any other machine, also one that is free sooner;
 - a job that shares goes to the machine that has been in use for longest of those with room where
   it does not delay the first job; else to one of its own in the same pool, else to the next pool;
 - a job that needs machines launched is expected to end when the last of them would be ready, and
@@ -53,11 +54,12 @@ class Run:
 
 @dataclass
 class Reservation:
-    """The first job's: in a pool, at a second."""
+    """The first job's: in a pool, at a second; on this machine beside others, or on its own."""
 
     job: int
     pool: int
     when: int
+    machine: Machine | None
 
 
 @dataclass
@@ -311,41 +313,54 @@ class Independent:
         """Where and when the job is expected to fit first."""
         best = None
         for pool in self.pools:
-            when = self.earliest(job, pool)
-            if when is not None and (best is None or when < best.when):
-                best = Reservation(job, pool, when)
+            found = self.earliest(job, pool)
+            if found is not None and (best is None or found.when < best.when):
+                best = found
         return best
 
-    def earliest(self, job: int, pool: int) -> int | None:
-        """The earliest second at which it is expected to fit in the pool."""
+    def earliest(self, job: int, pool: int) -> Reservation | None:
+        """The earliest second at which it is expected to fit in the pool, and where."""
         times = {self.now}
         times |= {max(run.expected, self.now) for run in self.running}
         times |= {m.ready for m in self.site.of(pool) if not m.up}
-        return next((t for t in sorted(times) if self.fits_at(job, pool, t)), None)
+        for when in sorted(times):
+            for machine in self.hosts(pool) if self.shares(job, pool) else ():
+                if self.has_room(machine, self.still_there(machine, when), job):
+                    return Reservation(job, pool, when, machine)
+            if self.free_at(pool, when) >= self.need(job, pool):
+                return Reservation(job, pool, when, None)
+        return None
 
-    def fits_at(
-        self,
-        job: int,
-        pool: int,
-        when: int,
-        beside: tuple[Machine, int] | None = None,
-        less: int = 0,
-    ) -> bool:
-        """Whether the job is expected to fit in the pool then, if until then another job is ``beside``
-        others on a machine, or has so many ``less`` of the free ones.
-        """
+    def still_there(self, machine: Machine, when: int) -> list[int]:
+        """The jobs on a machine that are not expected to be over then."""
+        return [job for job in machine.jobs if max(self.expected(job), self.now) > when]
+
+    def free_at(self, pool: int, when: int) -> int:
+        """How many machines are expected to be free then, or may be launched."""
         free = self.site.room(pool) if self.slurm else 0
-        partly = False
         for machine in self.site.of(pool):
-            left = [j for j in machine.jobs if max(self.expected(j), self.now) > when]
-            if beside is not None and beside[0] is machine:
-                left.append(beside[1])
-            if left:
-                sharing = self.shares(job, pool) and machine.ready <= when
-                partly = partly or (sharing and self.has_room(machine, left, job))
-            elif machine.jobs or machine.up or machine.ready <= when:
-                free += 1
-        return partly or free - less >= self.need(job, pool)
+            if machine.jobs:
+                free += not self.still_there(machine, when)
+            else:
+                free += machine.up or machine.ready <= when
+        return free
+
+    def would_delay(
+        self, reserved: Reservation | None, job: int, end: int, beside: Machine | None, need: int
+    ) -> bool:
+        """Whether the first job would no longer fit when it is expected to if this one had a machine
+        ``beside`` others, or so many of its own, until its ``end``.
+        """
+        if reserved is None or end <= reserved.when:
+            return False
+        if reserved.machine is not None:
+            there = self.still_there(reserved.machine, reserved.when)
+            room = self.has_room(reserved.machine, [*there, job], reserved.job)
+            return beside is reserved.machine and not room
+        free = self.free_at(reserved.pool, reserved.when)
+        if beside is not None:
+            need = int(not self.still_there(beside, reserved.when))
+        return need > 0 and free - need < self.need(reserved.job, reserved.pool)
 
     def expected(self, job: int) -> int:
         """When a running job ends by its limit."""
@@ -367,10 +382,7 @@ class Independent:
             if not self.has_room(machine, machine.jobs, job):
                 continue
             start = max(self.now, machine.ready)
-            delays = reserved is not None and start + self.jobs[job].limit > reserved.when
-            if delays and not self.fits_at(
-                reserved.job, pool, reserved.when, beside=(machine, job)
-            ):
+            if self.would_delay(reserved, job, start + self.jobs[job].limit, machine, 0):
                 continue
             self.begin(job, pool, [machine], start)
             return True
@@ -385,8 +397,7 @@ class Independent:
         ready = self.now
         if lacks:
             ready = max(at for _, at in self.site.boot_waves(pool, lacks, self.now, book=False))
-        delays = reserved is not None and ready + self.jobs[job].limit > reserved.when
-        if delays and not self.fits_at(reserved.job, pool, reserved.when, less=need):
+        if self.would_delay(reserved, job, ready + self.jobs[job].limit, None, need):
             return False
         machines = idle[:need]
         if lacks:

@@ -99,6 +99,7 @@ def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
         pools.append(
             PoolModel(
                 name="own",
+                limited=draw(st.integers(0, 3)) == 0,
                 machines=own,
                 standing=own,
                 procs=cores,

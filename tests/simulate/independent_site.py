@@ -4,7 +4,7 @@ what each has cost. Nothing of the simulator's engine is used, only the values o
 Rules that the documentation leaves open, as they are taken here:
 
 - a limit counts what was bought from a cloud and is not over, also what waits for its turn to boot
-  or was bought in this very moment; never the standing machines;
+  or was bought in this very moment, and a cloud's standing machines; never the site's own;
 - a job's purchase is tried only where the offers together have room for all that it lacks; where
   they have not, nothing is bought and nothing cools down, only the pool is held;
 - a pool that could not give all is held: none of its nodes starts until the first cool-down of its
@@ -337,7 +337,9 @@ class Site:
         """How many more machines of an offer the limits leave, beside those of ``used`` just now."""
         mine = self.sold[pool][offer].offer
         all_offers = [
-            self.sold[m.pool][m.offer].offer for m in self.machines if m.offer is not None
+            self.sold[m.pool][-1 if m.offer is None else m.offer].offer
+            for m in self.machines
+            if self.pools[m.pool].limited
         ]
         all_offers += [self.sold[pool][one].offer for one in used]
         own_cloud = [one for one in all_offers if one.cloud == mine.cloud]
@@ -358,19 +360,20 @@ class Site:
     def _yielding(self) -> list[bool]:
         """Pools that can reach a limit together: their idle machines go although jobs wait."""
         scenario = self.scenario
-        growing = [p for p, pool in enumerate(self.pools) if pool.machines > pool.standing]
-        scopes = [(scenario.limits, growing)]
+        limited = [p for p, pool in enumerate(self.pools) if pool.limited]
+        scopes = [(scenario.limits, limited)]
         for cloud, limits in scenario.cloud_limits.items():
-            scopes.append((limits, [p for p in growing if self.sold[p][0].offer.cloud == cloud]))
+            scopes.append((limits, [p for p in limited if self.sold[p][0].offer.cloud == cloud]))
         found = [False] * len(self.pools)
         for limits, members in scopes:
-            if len(members) > 1 and self._reachable(limits, members):
-                for pool in members:
+            growing = [p for p in members if self.pools[p].machines > self.pools[p].standing]
+            if len(growing) > 1 and self._reachable(limits, members):
+                for pool in growing:
                     found[pool] = True
         return found
 
     def _reachable(self, limits: Limits, members: list[int]) -> bool:
-        most = {p: self.pools[p].machines - self.pools[p].standing for p in members}
+        most = {p: self.pools[p].machines for p in members}
         dearest = {p: max(s.offer.worst_price for s in self.sold[p]) for p in members}
 
         def of_market(market: Market) -> int:

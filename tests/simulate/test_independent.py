@@ -64,7 +64,7 @@ def test_slices_of_public_histories(name: str, begin: int) -> None:
     most = max(max(jobs.procs), HISTORIES[name]) // procs + 1
     for shared in (False, True):
         pools = (
-            PoolModel(name="own", machines=own, standing=own, procs=procs, shared=shared, public=False),
+            PoolModel(name="own", limited=False, machines=own, standing=own, procs=procs, shared=shared, public=False),
             PoolModel(
                 name="cloud", machines=most, procs=procs, shared=shared, price=1.0,
                 release=Idle(600), boot=BootTimes(((1, 120),)),
@@ -72,6 +72,12 @@ def test_slices_of_public_histories(name: str, begin: int) -> None:
         )  # fmt: skip
         assert not differences(jobs, Scenario(pools=pools))
         standing = PoolModel(
-            name="own", machines=most, standing=most, procs=procs, shared=shared, public=False
+            name="own",
+            limited=False,
+            machines=most,
+            standing=most,
+            procs=procs,
+            shared=shared,
+            public=False,
         )
         assert not differences(jobs, Scenario(pools=(standing,)))
