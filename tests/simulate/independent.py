@@ -17,6 +17,7 @@ purchases):
   it does not delay the first job; else to one of its own in the same pool, else to the next pool;
 - a job that needs machines launched is expected to end when the last of them would be ready, and
   its limit later;
+- a job of no length that starts now also ends now, before growth and release are looked at;
 - whoever waits for machines that boot keeps those that are up already;
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
   earlier than its requeue delay later, and waits in its place by submission;
@@ -30,6 +31,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from slurm_elastic.policies.capacity import OnDemand, Slurm
+from slurm_elastic.policies.checkpoint import Hour, Never
 from slurm_elastic.policies.release import AtOnce, Delayed, Idle
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import Scenario
@@ -47,6 +49,8 @@ class Run:
     pool: int
     machines: list[Machine]
     start: int
+    work: int
+    restart: int
     end: int
     expected: int
     number: int
@@ -88,6 +92,7 @@ class Independent:
         self.starts = [-1] * len(jobs)
         self.ends = [-1] * len(jobs)
         self.covered: set[int] = set()
+        self.saved: dict[int, int] = {}
         self.growth_look = -1
         self.growth_looks: set[int] = set()
         self.runs = self.interruptions = self.opened = 0
@@ -148,6 +153,8 @@ class Independent:
         something |= self.become_ready()
         self.look()
         self.ask_for_growth(something)
+        if any(run.end == now for run in self.running):
+            return  # a job of no length: its end comes first
         released = self.release()
         due = now in self.growth_looks
         self.growth_looks.discard(now)
@@ -158,7 +165,8 @@ class Independent:
                 self.look()
             else:
                 self.grow()
-            self.release()
+            if all(run.end > now for run in self.running):
+                self.release()
 
     def become_ready(self) -> bool:
         """Machines have booted; whether any is for whoever comes first."""
@@ -246,9 +254,46 @@ class Independent:
         self.running.remove(run)
         self.leave(run)
         if self.now < run.start == self.starts[run.job]:
-            self.starts[run.job] = -1
+            self.starts[run.job] = -1  # it never began
+        if self.now > run.start:
+            kept = max(self.ride(run, self.now)[1] - run.restart, 0)
+            self.saved[run.job] = self.saved.get(run.job, 0) + kept
         self.covered.discard(run.job)
         self.back.append((self.now + self.scenario.requeue_delay, run.job))
+
+    def ride(self, run: Run, until: int | None) -> tuple[int, int]:
+        """When the run is over, and how many seconds of it a checkpoint has kept. The policy is asked
+        on its grid from the start on, and stands still for a checkpoint; it saves once in each lease
+        in its margin before the end, on machines of a market alone.
+        """
+        how = self.scenario.checkpoints
+        if isinstance(how.policy, Never) or not any(self.on_market(m) for m in run.machines):
+            return run.start + run.work, 0
+        assert isinstance(how.policy, Hour)
+        margin = max(how.policy.margin, how.dump)
+        lease = self.scenario.pools[run.pool].billing.lease
+        paid = lease if lease > margin else int(how.policy.every)
+        launched = min(machine.begun for machine in run.machines)
+        now, done, saved, since = run.start, 0, 0, run.start
+        while True:
+            end = now + run.work - done
+            look = run.start + ((now - run.start) // how.look + 1) * how.look
+            if look >= end or (until is not None and look >= until):
+                return end, saved
+            done, now = done + look - now, look
+            opens = launched + ((now - launched) // paid + 1) * paid - min(margin, paid)
+            if now < opens or since >= opens:
+                continue
+            now = since = look + how.dump
+            if until is not None and now > until:
+                return now, saved
+            saved = done
+
+    def on_market(self, machine: Machine) -> bool:
+        """Whether it was bought on a spot market."""
+        if machine.offer is None:
+            return False
+        return self.site.sold[machine.pool][machine.offer].market is not None
 
     # the queue
 
@@ -416,8 +461,13 @@ class Independent:
                 machine.in_use = self.opened
             machine.jobs.append(job)
         self.runs += 1
-        end, expected = start + self.jobs[job].run, start + self.jobs[job].limit
-        self.running.append(Run(job, pool, machines, start, end, expected, self.runs))
+        saved = self.saved.get(job, 0)
+        restart = self.scenario.checkpoints.restart if saved else 0
+        work = self.jobs[job].run - saved + restart
+        expected = start + self.jobs[job].limit
+        run = Run(job, pool, machines, start, work, restart, 0, expected, self.runs)
+        run.end = self.ride(run, None)[0]
+        self.running.append(run)
         if self.starts[job] < 0:
             self.starts[job] = start
 

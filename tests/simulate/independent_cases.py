@@ -5,49 +5,85 @@ from __future__ import annotations
 from collections import Counter
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from slurm_elastic.model import Limits
+from slurm_elastic.model import Limits, Location, Market, Offer
 from slurm_elastic.policies.capacity import OnDemand, Slurm
+from slurm_elastic.policies.checkpoint import Hour
 from slurm_elastic.policies.release import AtOnce, Delayed, Idle, Order
-from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
+from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, Scenario
+from slurm_elastic.simulate.scenario import (
+    BootCap,
+    Clock,
+    CoolDownTimes,
+    PoolModel,
+    Scenario,
+    Sold,
+)
 from tests.simulate.independent import Found, independent
 
 PRICE = 0.9
 
 
 @st.composite
-def jobs(draw: st.DrawFn, most: int, cores: int, memory: bool) -> Jobs:
-    """1 to 12 jobs that need at most so many processors."""
-    count = draw(st.integers(1, 12))
+def jobs(draw: st.DrawFn, most: int, cores: int, memory: int, gpus: int) -> Jobs:
+    """1 to 12 jobs that need at most so many processors, within minutes or half an hour."""
+    count = draw(st.one_of(st.integers(1, 12), st.integers(6, 12)))
+    span = draw(st.sampled_from((60, 300, 1800)))
     found = []
     for number in range(count):
-        run = draw(st.integers(0, 400))
-        limit = draw(st.one_of(st.just(max(run, 1)), st.integers(1, 600)))
-        small = draw(st.booleans())
-        procs = draw(st.integers(1, cores if small else most))
-        used = draw(st.sampled_from((0, 300, 600))) if memory else 0
-        submit = draw(st.integers(0, 900))
-        found.append(Job(number, submit, run, limit, procs, memory=used if procs <= cores else 0))
+        run = draw(st.one_of(st.integers(0, 400), st.integers(100, 800)))
+        limit = draw(st.one_of(st.just(max(run, 1)), st.integers(1, 900)))
+        procs = draw(st.one_of(st.integers(1, cores), st.integers(1, most), st.just(most)))
+        alone = procs <= cores
+        found.append(
+            Job(
+                number, draw(st.integers(0, span)), run, limit, procs,
+                memory=draw(st.sampled_from((0, 300, 600))) if memory and alone else 0,
+                gpus=draw(st.integers(0, gpus)) if gpus and alone else 0,
+            )
+        )  # fmt: skip
     return Jobs(found)
 
 
 @st.composite
 def spot(draw: st.DrawFn, machines: int) -> SpotMarket:
     """A market whose stock or price moves."""
-    times = sorted(draw(st.sets(st.integers(1, 2500), max_size=4)))
+    times = sorted(draw(st.sets(st.integers(1, 2000), max_size=4)))
     prices = [draw(st.sampled_from((0.2, 0.3, 0.5, 1.2))) for _ in (0, *times)]
     curve = Curve([0, *times], prices)
     bid = draw(st.sampled_from((None, PRICE)))
-    steps = sorted(draw(st.sets(st.integers(1, 2500), max_size=4)))
+    steps = sorted(draw(st.sets(st.integers(1, 2000), max_size=8)))
     stock = [draw(st.integers(0, machines)) for _ in (0, *steps)]
     available = list(zip([0, *steps], stock, strict=True))
-    return SpotMarket(curve, bid=bid, available=available if draw(st.booleans()) else ())
+    return SpotMarket(curve, bid=bid, available=available if draw(st.integers(0, 3)) else ())
+
+
+@st.composite
+def offers(draw: st.DrawFn, cloud: str, machines: int) -> tuple[Sold, ...]:
+    """Spot machines in two zones, of one stock at times, and those on demand, as a cloud lists them."""
+    stock = draw(st.sampled_from(("", "both")))
+    market = draw(spot(machines))
+    markets = (market, market if stock else draw(spot(machines)))
+    zones = [
+        Sold(offer=offer(cloud, zone, Market.SPOT), market=one, stock=stock)
+        for zone, one in zip(("a", "b"), markets, strict=True)
+    ]
+    return (*zones, Sold(offer=offer(cloud, "a", Market.ON_DEMAND)))
+
+
+def offer(cloud: str, zone: str, market: Market) -> Offer:
+    """A machine."""
+    return Offer(
+        cloud=cloud, location=Location.PUBLIC, instance_type="machine", zone=zone, market=market,
+        price=PRICE, cpus=1, memory=1, on_demand_price=PRICE,
+    )  # fmt: skip
 
 
 billings = st.one_of(
@@ -59,10 +95,9 @@ billings = st.one_of(
 
 
 @st.composite
-def cloud(draw: st.DrawFn, number: int, cores: int, shared: bool, memory: int) -> PoolModel:
+def cloud(draw: st.DrawFn, number: int, like: PoolModel) -> PoolModel:
     """A pool of a cloud, with standing machines of its own at times."""
     machines = draw(st.integers(1, 6))
-    billing: Billing = draw(billings)
     release = draw(
         st.one_of(
             st.builds(Idle, seconds=st.integers(1, 300)),
@@ -70,21 +105,20 @@ def cloud(draw: st.DrawFn, number: int, cores: int, shared: bool, memory: int) -
             st.just(Delayed(before_end=180)),
         )
     )
+    of = f"cloud{draw(st.sampled_from((0, number)))}"
+    public = draw(st.integers(0, 5)) > 0
+    bought = draw(st.integers(0, 3)) if public else 0
     boot = draw(st.sampled_from((((1, 0),), ((1, 10),), ((1, 60),), ((1, 20), (4, 90)))))
-    model = PoolModel(
-        name=f"cloud{number}", machines=machines, procs=cores, memory=memory, shared=shared, price=PRICE,
-        billing=billing, release=release, boot=BootTimes(boot),
+    return replace(
+        like, name=f"cloud{number}", cloud=of, limited=True, machines=machines, price=PRICE, public=public,
+        billing=draw(billings), release=release, boot=BootTimes(boot),
         standing=draw(st.integers(0, machines)) if draw(st.integers(0, 3)) == 0 else 0,
-        spot=draw(spot(machines)) if draw(st.booleans()) else None,
+        spot=draw(spot(machines)) if bought in (1, 2) else None,
+        offers=draw(offers(of, machines)) if bought == 3 else (),
         check=draw(st.sampled_from((1, 1, 60))),
         max_booting=draw(st.sampled_from((None, None, 1, 2))),
-        public=draw(st.sampled_from((True, True, True, False))),
+        clock=draw(st.sampled_from((Clock.REQUEST, Clock.REQUEST, Clock.REQUEST, Clock.READY))),
     )  # fmt: skip
-    if not model.public and model.spot is not None:
-        model = PoolModel(
-            **{name: getattr(model, name) for name in model.__struct_fields__ if name != "spot"}
-        )
-    return model
 
 
 @st.composite
@@ -92,45 +126,36 @@ def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
     """A site and a history that some pool can serve."""
     cores = draw(st.sampled_from((1, 2, 4)))
     shared = cores > 1 and draw(st.integers(0, 2)) < 2
-    memory = draw(st.sampled_from((0, 1000))) if shared else 0
-    pools = []
-    if draw(st.booleans()):
-        own = draw(st.integers(1, 6))
-        pools.append(
-            PoolModel(
-                name="own",
-                limited=draw(st.integers(0, 3)) == 0,
-                machines=own,
-                standing=own,
-                procs=cores,
-                memory=memory,
-                shared=shared,
-                public=False,
-            )
-        )
-    clouds = draw(st.integers(0 if pools else 1, 3 - len(pools)))
-    pools += [draw(cloud(n, cores, shared, memory)) for n in range(clouds)]
+    own = PoolModel(
+        name="own", machines=draw(st.integers(1, 6)), procs=cores, shared=shared, public=False,
+        memory=draw(st.sampled_from((0, 1000))) if shared else 0,
+        gpus=draw(st.sampled_from((0, 0, 2))) if shared else 0,
+        limited=draw(st.integers(0, 3)) == 0,
+    )  # fmt: skip
+    own = replace(own, standing=own.machines)
+    pools = [own] if draw(st.booleans()) else []
+    pools += [draw(cloud(n, own)) for n in range(draw(st.integers(1 - len(pools), 3 - len(pools))))]
     most = max(pool.machines for pool in pools)
-    history = draw(jobs(most * cores, cores, bool(memory)))
+    history = draw(jobs(most * cores, cores, own.memory, own.gpus))
     growth: Slurm | OnDemand = Slurm()
-    if all(p.boot.seconds(1) > 0 for p in pools) and all(
-        isinstance(p.release, Idle) or p.standing == p.machines for p in pools
-    ):
+    growing = [pool for pool in pools if pool.standing < pool.machines]
+    if all(pool.boot.seconds(1) > 0 and not isinstance(pool.release, AtOnce) for pool in growing):
         growth = draw(st.sampled_from((Slurm(), OnDemand())))
-    limits, cloud_limits = Limits(), {}
-    if clouds and draw(st.integers(0, 2)) == 0:
-        limits = draw(bounds(most))
-    if clouds and draw(st.integers(0, 2)) == 0:
-        cloud_limits = {"cloud0": draw(bounds(most))}
-    caps = (
-        (BootCap(pools=("cloud0", "cloud1"), machines=2),) if draw(st.integers(0, 5)) == 0 else ()
+    no_limits = st.just(Limits())
+    caps = BootCap(pools=("cloud0", "cloud1"), machines=2)
+    saves = Checkpoints(
+        policy=Hour(margin=60, every=300), dump=draw(st.sampled_from((0, 20))), restart=10
     )
     return history, Scenario(
-        pools=tuple(pools), growth=growth, limits=limits, cloud_limits=cloud_limits, boot_caps=caps,
+        pools=tuple(pools), growth=growth,
+        limits=draw(st.one_of(no_limits, bounds(most))),
+        cloud_limits={"cloud0": draw(st.one_of(no_limits, bounds(most)))},
+        boot_caps=draw(st.sampled_from(((), (), (), (caps,)))),
         cool_downs=CoolDownTimes(capacity=draw(st.sampled_from((20, 50, 180))), longest=draw(st.sampled_from((1, 400)))),
         order=draw(st.sampled_from([o for o in Order if o is not Order.RANDOM])),
-        depth=draw(st.sampled_from((None, None, 1, 2, 3))),
+        depth=draw(st.sampled_from((None, None, None, 1, 2, 3))),
         requeue_delay=draw(st.sampled_from((0, 0, 30))),
+        checkpoints=draw(st.sampled_from((Checkpoints(), Checkpoints(), saves))),
     )  # fmt: skip
 
 
