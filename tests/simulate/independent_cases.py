@@ -32,10 +32,11 @@ PRICE = 0.9
 
 
 @st.composite
-def jobs(draw: st.DrawFn, most: int, cores: int, memory: int, gpus: int) -> Jobs:
-    """1 to 12 jobs that need at most so many processors, within minutes or half an hour."""
-    count = draw(st.one_of(st.integers(1, 12), st.integers(6, 12)))
-    span = draw(st.sampled_from((60, 300, 1800)))
+def jobs(draw: st.DrawFn, most: int, like: PoolModel, crowded: bool) -> Jobs:
+    """1 to 12 jobs that need at most so many processors, within a minute to half an hour."""
+    count = draw(st.integers(6 if crowded else 1, 12))
+    span = draw(st.sampled_from((60, 300) if crowded else (60, 300, 1800)))
+    cores, memory, gpus = like.procs, like.memory, like.gpus
     found = []
     for number in range(count):
         run = draw(st.one_of(st.integers(0, 400), st.integers(100, 800)))
@@ -95,9 +96,9 @@ billings = st.one_of(
 
 
 @st.composite
-def cloud(draw: st.DrawFn, number: int, like: PoolModel) -> PoolModel:
+def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolModel:
     """A pool of a cloud, with standing machines of its own at times."""
-    machines = draw(st.integers(1, 6))
+    machines = draw(st.integers(1, largest))
     release = draw(
         st.one_of(
             st.builds(Idle, seconds=st.integers(1, 300)),
@@ -124,23 +125,29 @@ def cloud(draw: st.DrawFn, number: int, like: PoolModel) -> PoolModel:
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
     """A site and a history that some pool can serve."""
-    cores = draw(st.sampled_from((1, 2, 4)))
+    crowded = draw(st.booleans())
+    largest = 3 if crowded else 6
+    cores = draw(st.sampled_from((1, 2, 4, 4)))
     shared = cores > 1 and draw(st.integers(0, 2)) < 2
     own = PoolModel(
-        name="own", machines=draw(st.integers(1, 6)), procs=cores, shared=shared, public=False,
+        name="own", machines=draw(st.integers(1, largest)), procs=cores, shared=shared, public=False,
         memory=draw(st.sampled_from((0, 1000))) if shared else 0,
         gpus=draw(st.sampled_from((0, 0, 2))) if shared else 0,
         limited=draw(st.integers(0, 3)) == 0,
     )  # fmt: skip
     own = replace(own, standing=own.machines)
     pools = [own] if draw(st.booleans()) else []
-    pools += [draw(cloud(n, own)) for n in range(draw(st.integers(1 - len(pools), 3 - len(pools))))]
+    pools += [
+        draw(cloud(n, own, largest))
+        for n in range(draw(st.integers(1 - len(pools), 3 - len(pools))))
+    ]
     most = max(pool.machines for pool in pools)
-    history = draw(jobs(most * cores, cores, own.memory, own.gpus))
+    history = draw(jobs(most * cores, own, crowded))
     growth: Slurm | OnDemand = Slurm()
     growing = [pool for pool in pools if pool.standing < pool.machines]
     if all(pool.boot.seconds(1) > 0 and not isinstance(pool.release, AtOnce) for pool in growing):
         growth = draw(st.sampled_from((Slurm(), OnDemand())))
+    least = most + sum(pool.standing for pool in pools if pool.limited)
     no_limits = st.just(Limits())
     caps = BootCap(pools=("cloud0", "cloud1"), machines=2)
     saves = Checkpoints(
@@ -148,8 +155,8 @@ def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
     )
     return history, Scenario(
         pools=tuple(pools), growth=growth,
-        limits=draw(st.one_of(no_limits, bounds(most))),
-        cloud_limits={"cloud0": draw(st.one_of(no_limits, bounds(most)))},
+        limits=draw(st.one_of(no_limits, bounds(least))),
+        cloud_limits={"cloud0": draw(st.one_of(no_limits, bounds(least)))},
         boot_caps=draw(st.sampled_from(((), (), (), (caps,)))),
         cool_downs=CoolDownTimes(capacity=draw(st.sampled_from((20, 50, 180))), longest=draw(st.sampled_from((1, 400)))),
         order=draw(st.sampled_from([o for o in Order if o is not Order.RANDOM])),
@@ -192,7 +199,7 @@ def engine_found(found: Outcome) -> Found:
 
 
 def differences(history: Jobs, scenario: Scenario) -> list[str]:
-    """What the two do not agree on."""
+    """The results on which the two do not agree."""
     theirs = engine_found(simulate(history, scenario))
     mine = independent(history, scenario)
     found = []

@@ -19,7 +19,7 @@ from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate import independent
 from tests.simulate.independent_cases import cases, differences
 
-GIVEN_UP = 20_000
+GIVEN_UP = 5_000
 LONG = 60
 
 Bad = tuple[int, Jobs, Scenario, list[str]]
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def compared(jobs: Jobs, scenario: Scenario) -> list[str]:
-    """What they do not agree on, or what one of them raised."""
+    """The results on which they do not agree, or the error of one of them."""
     try:
         with soon():
             return differences(jobs, scenario)
@@ -67,7 +67,7 @@ def compared(jobs: Jobs, scenario: Scenario) -> list[str]:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """What takes too long raises."""
+    """Work that takes too long raises."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"this took over {LONG} s")

@@ -66,7 +66,7 @@ class CoolDown:
 
 @dataclass
 class Lease:
-    """What is paid of a machine."""
+    """A machine as it is paid."""
 
     pool: int
     offer: int | None
@@ -227,7 +227,7 @@ class Site:
         ]
 
     def price(self, pool: int, offer: int, now: int) -> float:
-        """What the cloud asks for it now."""
+        """The cloud asks this for it now."""
         sold = self.sold[pool][offer]
         return sold.offer.price if sold.market is None else sold.market.curve.at(now)
 
@@ -421,7 +421,7 @@ class Site:
 
 
 def paid_seconds(pool: PoolModel, seconds: int, *, taken: bool) -> int:
-    """What of a lease is paid."""
+    """The seconds of a lease that are paid."""
     billing = pool.billing
     if isinstance(billing, PerSecond):
         return max(seconds, billing.minimum)

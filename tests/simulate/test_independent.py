@@ -34,8 +34,8 @@ HISTORIES = {
 def _soon_given_up() -> object:
     """A queue that nothing serves is given up after some hours, not weeks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Grower, "patience", 20_000)
-        patch.setattr(independent, "GIVEN_UP", 20_000)
+        patch.setattr(Grower, "patience", 5_000)
+        patch.setattr(independent, "GIVEN_UP", 5_000)
         yield
 
 
