@@ -1,0 +1,212 @@
+"""Random small sites and histories, and what the engine and the independent simulator make of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import Limits, Location, Market, Offer
+from slurm_elastic.policies.capacity import OnDemand, Slurm
+from slurm_elastic.policies.checkpoint import Hour
+from slurm_elastic.policies.release import AtOnce, Delayed, Idle, Order
+from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.scenario import (
+    BootCap,
+    Clock,
+    CoolDownTimes,
+    PoolModel,
+    Scenario,
+    Sold,
+)
+from tests.simulate.independent import Found, independent
+
+PRICE = 0.9
+
+
+@st.composite
+def jobs(draw: st.DrawFn, most: int, cores: int, memory: int, gpus: int) -> Jobs:
+    """1 to 12 jobs that need at most so many processors, within minutes or half an hour."""
+    count = draw(st.one_of(st.integers(1, 12), st.integers(6, 12)))
+    span = draw(st.sampled_from((60, 300, 1800)))
+    found = []
+    for number in range(count):
+        run = draw(st.one_of(st.integers(0, 400), st.integers(100, 800)))
+        limit = draw(st.one_of(st.just(max(run, 1)), st.integers(1, 900)))
+        procs = draw(st.one_of(st.integers(1, cores), st.integers(1, most), st.just(most)))
+        alone = procs <= cores
+        found.append(
+            Job(
+                number, draw(st.integers(0, span)), run, limit, procs,
+                memory=draw(st.sampled_from((0, 300, 600))) if memory and alone else 0,
+                gpus=draw(st.integers(0, gpus)) if gpus and alone else 0,
+            )
+        )  # fmt: skip
+    return Jobs(found)
+
+
+@st.composite
+def spot(draw: st.DrawFn, machines: int) -> SpotMarket:
+    """A market whose stock or price moves."""
+    times = sorted(draw(st.sets(st.integers(1, 2000), max_size=4)))
+    prices = [draw(st.sampled_from((0.2, 0.3, 0.5, 1.2))) for _ in (0, *times)]
+    curve = Curve([0, *times], prices)
+    bid = draw(st.sampled_from((None, PRICE)))
+    steps = sorted(draw(st.sets(st.integers(1, 2000), max_size=8)))
+    stock = [draw(st.integers(0, machines)) for _ in (0, *steps)]
+    available = list(zip([0, *steps], stock, strict=True))
+    return SpotMarket(curve, bid=bid, available=available if draw(st.integers(0, 3)) else ())
+
+
+@st.composite
+def offers(draw: st.DrawFn, cloud: str, machines: int) -> tuple[Sold, ...]:
+    """Spot machines in two zones, of one stock at times, and those on demand, as a cloud lists them."""
+    stock = draw(st.sampled_from(("", "both")))
+    market = draw(spot(machines))
+    markets = (market, market if stock else draw(spot(machines)))
+    zones = [
+        Sold(offer=offer(cloud, zone, Market.SPOT), market=one, stock=stock)
+        for zone, one in zip(("a", "b"), markets, strict=True)
+    ]
+    return (*zones, Sold(offer=offer(cloud, "a", Market.ON_DEMAND)))
+
+
+def offer(cloud: str, zone: str, market: Market) -> Offer:
+    """A machine."""
+    return Offer(
+        cloud=cloud, location=Location.PUBLIC, instance_type="machine", zone=zone, market=market,
+        price=PRICE, cpus=1, memory=1, on_demand_price=PRICE,
+    )  # fmt: skip
+
+
+billings = st.one_of(
+    st.just(PerSecond()),
+    st.just(PerSecond(minimum=0)),
+    st.just(Hourly()),
+    st.builds(Hourly, refund=st.booleans(), seconds=st.sampled_from((600, 1800))),
+)
+
+
+@st.composite
+def cloud(draw: st.DrawFn, number: int, like: PoolModel) -> PoolModel:
+    """A pool of a cloud, with standing machines of its own at times."""
+    machines = draw(st.integers(1, 6))
+    release = draw(
+        st.one_of(
+            st.builds(Idle, seconds=st.integers(1, 300)),
+            st.just(AtOnce()),
+            st.just(Delayed(before_end=180)),
+        )
+    )
+    of = f"cloud{draw(st.sampled_from((0, number)))}"
+    public = draw(st.integers(0, 5)) > 0
+    bought = draw(st.integers(0, 3)) if public else 0
+    boot = draw(st.sampled_from((((1, 0),), ((1, 10),), ((1, 60),), ((1, 20), (4, 90)))))
+    return replace(
+        like, name=f"cloud{number}", cloud=of, limited=True, machines=machines, price=PRICE, public=public,
+        billing=draw(billings), release=release, boot=BootTimes(boot),
+        standing=draw(st.integers(0, machines)) if draw(st.integers(0, 3)) == 0 else 0,
+        spot=draw(spot(machines)) if bought in (1, 2) else None,
+        offers=draw(offers(of, machines)) if bought == 3 else (),
+        check=draw(st.sampled_from((1, 1, 60))),
+        max_booting=draw(st.sampled_from((None, None, 1, 2))),
+        clock=draw(st.sampled_from((Clock.REQUEST, Clock.REQUEST, Clock.REQUEST, Clock.READY))),
+    )  # fmt: skip
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
+    """A site and a history that some pool can serve."""
+    cores = draw(st.sampled_from((1, 2, 4)))
+    shared = cores > 1 and draw(st.integers(0, 2)) < 2
+    own = PoolModel(
+        name="own", machines=draw(st.integers(1, 6)), procs=cores, shared=shared, public=False,
+        memory=draw(st.sampled_from((0, 1000))) if shared else 0,
+        gpus=draw(st.sampled_from((0, 0, 2))) if shared else 0,
+        limited=draw(st.integers(0, 3)) == 0,
+    )  # fmt: skip
+    own = replace(own, standing=own.machines)
+    pools = [own] if draw(st.booleans()) else []
+    pools += [draw(cloud(n, own)) for n in range(draw(st.integers(1 - len(pools), 3 - len(pools))))]
+    most = max(pool.machines for pool in pools)
+    history = draw(jobs(most * cores, cores, own.memory, own.gpus))
+    growth: Slurm | OnDemand = Slurm()
+    growing = [pool for pool in pools if pool.standing < pool.machines]
+    if all(pool.boot.seconds(1) > 0 and not isinstance(pool.release, AtOnce) for pool in growing):
+        growth = draw(st.sampled_from((Slurm(), OnDemand())))
+    no_limits = st.just(Limits())
+    caps = BootCap(pools=("cloud0", "cloud1"), machines=2)
+    saves = Checkpoints(
+        policy=Hour(margin=60, every=300), dump=draw(st.sampled_from((0, 20))), restart=10
+    )
+    return history, Scenario(
+        pools=tuple(pools), growth=growth,
+        limits=draw(st.one_of(no_limits, bounds(most))),
+        cloud_limits={"cloud0": draw(st.one_of(no_limits, bounds(most)))},
+        boot_caps=draw(st.sampled_from(((), (), (), (caps,)))),
+        cool_downs=CoolDownTimes(capacity=draw(st.sampled_from((20, 50, 180))), longest=draw(st.sampled_from((1, 400)))),
+        order=draw(st.sampled_from([o for o in Order if o is not Order.RANDOM])),
+        depth=draw(st.sampled_from((None, None, None, 1, 2, 3))),
+        requeue_delay=draw(st.sampled_from((0, 0, 30))),
+        checkpoints=draw(st.sampled_from((Checkpoints(), Checkpoints(), saves))),
+    )  # fmt: skip
+
+
+@st.composite
+def bounds(draw: st.DrawFn, most: int) -> Limits:
+    """Limits that leave room for the largest job on demand."""
+    return Limits(
+        nodes=draw(st.one_of(st.none(), st.integers(most, most + 3))),
+        spot=draw(st.one_of(st.none(), st.integers(0, 4))),
+        on_demand=draw(st.one_of(st.none(), st.integers(most, most + 3))),
+        dollars_per_hour=draw(
+            st.one_of(st.none(), st.integers(most, most + 3).map(lambda n: n * PRICE))
+        ),
+    )
+
+
+def engine_found(found: Outcome) -> Found:
+    """The engine's result as the independent simulator has it."""
+    leases: Counter[tuple[int, int | None, int, int, bool]] = Counter()
+    for number, machines in enumerate(found.pools):
+        rows = zip(
+            machines.lease_batch,
+            machines.lease_end,
+            machines.lease_count,
+            machines.lease_reclaimed,
+            strict=True,
+        )
+        for batch, end, count, taken in rows:
+            standing = batch == 0 and machines.pool.standing
+            offer = None if standing else machines.batch_offer[batch]
+            leases[number, offer, machines.batch_start[batch], end, bool(taken)] += count
+    dollars = [sum(machines.dollars.values()) for machines in found.pools]
+    return Found(list(found.starts), list(found.ends), leases, dollars, found.figures.interruptions)
+
+
+def differences(history: Jobs, scenario: Scenario) -> list[str]:
+    """What the two do not agree on."""
+    theirs = engine_found(simulate(history, scenario))
+    mine = independent(history, scenario)
+    found = []
+    for name in ("starts", "ends", "interruptions"):
+        one, other = getattr(theirs, name), getattr(mine, name)
+        if one != other:
+            found.append(f"{name}: engine {one}, rules {other}")
+    if min(theirs.ends) < 0:
+        return found  # the queue was given up after a long time
+    if theirs.leases != mine.leases:
+        found.append(
+            f"leases: engine alone {dict(theirs.leases - mine.leases)}, rules alone {dict(mine.leases - theirs.leases)}"
+        )
+    rounded = [[round(1e6 * d) for d in one.dollars] for one in (theirs, mine)]
+    if any(abs(a - b) > 1 for a, b in zip(*rounded, strict=True)):
+        found.append(f"micro-dollars: engine {rounded[0]}, rules {rounded[1]}")
+    return found

@@ -1,0 +1,83 @@
+"""The engine and a second simulator that was written from the rules alone agree to the second and to
+the micro-dollar: on random sites, and on slices of public histories.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from benchmarks.traces import VARIABLE, history
+from slurm_elastic.policies.release import Idle
+from slurm_elastic.simulate import swf
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.scaler import Grower
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from tests.simulate import independent
+from tests.simulate.independent_cases import cases, differences
+
+EXAMPLES = int(os.environ.get("SLURM_ELASTIC_EXAMPLES") or 400)
+SLICE = 200
+HISTORIES = {
+    "KTH-SP2-1996-2.1-cln": 100,
+    "SDSC-DS-2004-2.1-cln": 1664,
+    "SDSC-SP2-1998-4.2-cln": 128,
+    "lublin_256": 256,
+}
+"""Histories, and the processors of their machines."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _soon_given_up() -> object:
+    """A queue that nothing serves is given up after some hours, not weeks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grower, "patience", 20_000)
+        patch.setattr(independent, "GIVEN_UP", 20_000)
+        yield
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_random_sites(case: tuple[Jobs, Scenario]) -> None:
+    assert not differences(*case)
+
+
+def slice_of(name: str, begin: int) -> Jobs:
+    """Jobs of a history from one on."""
+    path = history(name)
+    if path is None:
+        pytest.skip(f"{name} is not at hand (${VARIABLE})")
+    jobs = swf.load(path, begin + SLICE).jobs
+    return jobs.only(range(begin, begin + SLICE))
+
+
+@pytest.mark.parametrize("begin", [0, 2000])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_slices_of_public_histories(name: str, begin: int) -> None:
+    """A third of the machines stand there, the others are a cloud's, of sixteen processors each."""
+    jobs = slice_of(name, begin)
+    procs = 16 if HISTORIES[name] > 256 else 4
+    own = HISTORIES[name] // procs // 3
+    most = max(max(jobs.procs), HISTORIES[name]) // procs + 1
+    for shared in (False, True):
+        pools = (
+            PoolModel(name="own", limited=False, machines=own, standing=own, procs=procs, shared=shared, public=False),
+            PoolModel(
+                name="cloud", machines=most, procs=procs, shared=shared, price=1.0,
+                release=Idle(600), boot=BootTimes(((1, 120),)),
+            ),
+        )  # fmt: skip
+        assert not differences(jobs, Scenario(pools=pools))
+        standing = PoolModel(
+            name="own",
+            limited=False,
+            machines=most,
+            standing=most,
+            procs=procs,
+            shared=shared,
+            public=False,
+        )
+        assert not differences(jobs, Scenario(pools=(standing,)))
