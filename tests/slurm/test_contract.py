@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,12 +27,12 @@ class FakeBed:
 
     def __init__(self) -> None:
         self.fake = FakeSlurm()
-        for name in ("st1", "st2"):
-            self.fake.set_node(name, "IDLE", cpus=2, memory=1000, partitions=("batch",))
-        for name in ("op1", "op2"):
+        for number, name in enumerate(("st1", "st2", "op1", "op2")):
+            cloud = ("CLOUD", "POWERED_DOWN") if name.startswith("op") else ()
             self.fake.set_node(
-                name, "IDLE", "CLOUD", "POWERED_DOWN", cpus=2, memory=1000, partitions=("onprem",)
-            )
+                name, "IDLE", *cloud, cpus=2, memory=1000, port=7001 + number,
+                partitions=("onprem" if cloud else "batch",),
+            )  # fmt: skip
         self.slurm: Slurm = self.fake
 
     def run(self) -> int:
@@ -43,11 +42,14 @@ class FakeBed:
     def end(self, job: int) -> None:
         self.fake.set_job(job, "CANCELLED")
 
-    def reserve(self, name: str, begin: float, node: str) -> None:
+    @contextmanager
+    def reserved(self, name: str, begin: float, node: str) -> Iterator[None]:
         flags = frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"})
         self.fake.reserved.append(
             Reservation(name=name, start=begin, end=begin + 60, nodes=(node,), flags=flags)
         )
+        yield
+        self.fake.reserved.clear()
 
     def words(self, job: int) -> str:
         return " ".join(
@@ -59,9 +61,10 @@ class FakeBed:
 
     @contextmanager
     def away(self, how: str) -> Iterator[None]:
-        code, words = {"stopped": (1, "Unable to contact slurm controller")}.get(
-            how, (None, "no answer in 60 s")
-        )
+        code, words = {
+            "stopped": (1, "Unable to contact slurm controller"),
+            "unauthenticated": (1, "slurm_load_jobs error: Protocol authentication error"),
+        }.get(how, (None, "no answer in 60 s"))
         self.fake.broken = SlurmError(("sinfo",), code, words)
         yield
         self.fake.broken = None
@@ -79,12 +82,16 @@ class LiveBed:
     def end(self, job: int) -> None:
         self.site.run(["scancel", str(job)])
 
-    def reserve(self, name: str, begin: float, node: str) -> None:
+    @contextmanager
+    def reserved(self, name: str, begin: float, node: str) -> Iterator[None]:
+        own = name.replace(" ", "_")
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
         self.site.run([
-            "scontrol", "create", f"reservation={name.replace(' ', '_')}", f"starttime={start}",
+            "scontrol", "create", f"reservation={own}", f"starttime={start}",
             "duration=60", f"nodes={node}", "flags=maint,ignore_jobs", "users=root",
         ])  # fmt: skip
+        yield
+        self.site.run(["scontrol", "delete", f"reservation={own}"])
 
     def words(self, job: int) -> str:
         shown = self.site.run(["scontrol", "show", "job", str(job)]).stdout
@@ -125,12 +132,13 @@ class TestCommandLine(Contract):
 @pytest.mark.e2e
 class TestPyslurm(Contract):
     @pytest.fixture
-    def bed(self, site: Sandbox) -> LiveBed:
+    def bed(self, site: Sandbox) -> Iterator[LiveBed]:
         if why := unusable(settings(site), site.slurm.version()):
             pytest.skip(f"pyslurm did not run here: {why}")
-        return LiveBed(site, PyslurmClient(settings(site)))
+        client = PyslurmClient(settings(site))
+        yield LiveBed(site, client)
+        client.close()
 
 
 def test_the_clients_are_named() -> None:
     assert [c.value for c in Client] == ["cli", "pyslurm", "auto"]
-    assert "pyslurm" not in sys.modules
