@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
 from tests.e2e.world import AT_ONCE, slurmctld_away
 from tests.slurm.contract import Contract
+from tests.slurm.test_pyslurm_client import STANDIN
 
 
 class FakeBed:
@@ -128,6 +131,16 @@ class TestCommandLine(Contract):
     def bed(self, site: Sandbox) -> LiveBed:
         return LiveBed(site, SlurmCli(settings(site)))
 
+    def test_every_form_of_json_that_slurm_has_says_the_same(self, site: Sandbox) -> None:
+        """22.05 has none to choose from."""
+        told = SlurmCli(settings(site)).nodes()
+        forms = ("scontrol", "show", "nodes", "--json=list")
+        for form in re.findall(r"v[\d.]+", site.run(forms, check=False).stdout):
+            client = SlurmCli(settings(site))
+            client._json = f"--json={form}"
+            assert client.nodes() == told, form
+            assert client.jobs(ended=True) == SlurmCli(settings(site)).jobs(ended=True), form
+
 
 @pytest.mark.e2e
 class TestPyslurm(Contract):
@@ -138,6 +151,24 @@ class TestPyslurm(Contract):
         client = PyslurmClient(settings(site))
         yield LiveBed(site, client)
         client.close()
+
+    def test_nodes_are_as_commands_tell_them(self, bed: LiveBed, site: Sandbox) -> None:
+        assert bed.slurm.nodes() == SlurmCli(settings(site)).nodes()
+
+    def test_what_the_standin_has_pyslurm_has(self, bed: LiveBed, site: Sandbox) -> None:
+        done = site.run([sys.executable, "-c", LACKING, str(STANDIN / "pyslurm.py")])
+        assert done.stdout.split() == []
+
+
+LACKING = """
+import importlib.util, sys
+import pyslurm
+spec = importlib.util.spec_from_file_location("standin", sys.argv[1])
+standin = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(standin)
+print(*(field for field in standin.NODE if not hasattr(pyslurm.Node, field)))
+"""
+"""Fields of the stand-in's nodes that the real module's have not."""
 
 
 def test_the_clients_are_named() -> None:
