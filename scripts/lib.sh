@@ -72,6 +72,7 @@ set_up_tests() {
     }
     { [ -x /usr/bin/mmdebstrap ] && [ -x /usr/sbin/dnsmasq ] && [ -x /usr/bin/xorriso ]; } || # for images: built, made bootable, booted
         install_packages mmdebstrap qemu-system-x86 qemu-utils grub-pc-bin fdisk dnsmasq-base iproute2 xorriso
+    ls /usr/lib/*/liblua5.4.so.0 >/dev/null 2>&1 || install_packages liblua5.4-0 # for a Slurm that is newer than Debian's
     # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
     compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev

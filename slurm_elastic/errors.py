@@ -55,9 +55,11 @@ class EndOnlyError(SlurmElasticError):
 _NO_ANSWER = (
     "Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted",
     "Unexpected message received", "Unspecified error", "Connection refused", " is DOWN",
+    "Protocol authentication error", "no answer",
 )  # fmt: skip
-"""How Slurm's commands say that slurmctld is stopped or hangs (measured on 22.05: JSON has no more
-than "Unspecified error", and ``scontrol requeue`` tells of an unexpected message).
+"""How Slurm's commands, pyslurm and we say that slurmctld is stopped or hangs, or munged is away
+(measured on 22.05 and 25.11: 22.05's JSON has no more than "Unspecified error", and ``scontrol
+requeue`` tells of an unexpected message).
 """
 
 

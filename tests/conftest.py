@@ -19,8 +19,10 @@ from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slo
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.endpoints import isolated_env
 
-# The contract's assertions explain themselves like those of a test module. Before anything imports it.
-pytest.register_assert_rewrite("slurm_elastic.testing")
+# A contract's assertions explain themselves like those of a test module. Before anything imports it.
+pytest.register_assert_rewrite(
+    "slurm_elastic.testing", "tests.slurm.contract", "tests.checkpointers.contract"
+)
 pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()

@@ -66,7 +66,7 @@ GUARDS = (
     Guard("sandbox.opennebula:Front", "_lock", ("cloud", "calls")),
     Guard("slurm.cli:SharedReading", "_counting", ("_callers",)),
     Guard("slurm.fake:FakeSlurm", "_lock", ("_nodes", "_jobs", "calls")),
-    Guard("slurm.pyslurm_client:PyslurmClient", "_lock", ("_pyslurm",)),
+    Guard("slurm.pyslurm_client:PyslurmClient", "_lock", ("_child",)),
     Guard("store.store:Store", "_gather", ("_tickets",)),
     Guard("store.store:Store", "_lock", ("_db", "_memory", "_depth", "_version")),
 )  # fmt: skip

@@ -73,6 +73,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
+        closing.callback(slurm.close)
         ledger = Enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)

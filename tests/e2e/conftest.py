@@ -27,6 +27,8 @@ CALM_RESUME = 180.0
 """Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""
 SOON = 5.0
 """``suspend_timeout``: an emulated machine is gone at once."""
+CLIENT = os.environ.get("SLURM_ELASTIC_TEST_CLIENT")
+"""``slurm.client`` of every sandbox; None: it is not set."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -69,6 +71,8 @@ def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
         dict(overrides.get("elastic", {})),
         overrides.get("resume_timeout", CALM_RESUME),
     )
+    if CLIENT:
+        elastic["slurm"] = {"client": CLIENT, **elastic.get("slurm", {})}
     elastic["timings"] = {"transient_deadline": resume / 2, **elastic.get("timings", {})}
     return {"suspend_timeout": SOON, **overrides, "resume_timeout": resume} | {
         "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
@@ -94,6 +98,7 @@ def sandbox() -> Iterator[Callable[..., Sandbox]]:
         mine.append(made)
         made.up()
         _up.append(made)
+        assert "pyslurm is not used" not in made.log_tails(40)
         return made
 
     yield make
