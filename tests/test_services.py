@@ -111,6 +111,7 @@ EXPOSURE = {
     "slurm-elastic-ckptman.service": 3.5,
     "slurm-elastic-watchdog.service": 3.5,
     "slurm-elastic-web.service": 3.5,
+    "slurm-elastic-metrics.service": 3.5,
     "slurm-elastic-ckpt-sweep.service": 3.5,
     "slurm-elastic-agent.service": 3.5,
     "slurm-elastic-hub.service": 3.5,
