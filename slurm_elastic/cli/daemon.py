@@ -24,8 +24,7 @@ from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.controller.tunnels import Tunnels
 from slurm_elastic.door.answers import Answers
-from slurm_elastic.door.asks import trusted
-from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.door.server import Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.providers import open_providers
@@ -117,7 +116,7 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
     goes on.
     """
     answers = Answers(config, PromptCli(config.slurm), time.time)
-    door = Door(config.read_socket, answers, Bounds(trusted=trusted(config)))
+    door = Door(config.read_socket, answers, answers.trusts)
     try:
         door.start()
     except OSError as error:

@@ -24,10 +24,10 @@ from status_cases import NOW, busy_ledger
 from slurm_elastic import statedir
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.door import client
-from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer, trusted
+from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer
 from slurm_elastic.door.asks import Answer, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
-from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.door.server import Door
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.model_ledger import Run
 from slurm_elastic.model_slurm import SlurmJob
@@ -90,7 +90,8 @@ class Host:
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
         config = self.config
-        door = Door(config.read_socket, self.answers(), Bounds(trusted=trusted(config)))
+        answers = self.answers()
+        door = Door(config.read_socket, answers, answers.trusts)
         door.start()
         try:
             yield
@@ -234,7 +235,9 @@ def test_a_socket_of_somebody_else_is_not_believed(
 
 def test_a_daemon_that_breaks_off_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "may_read", lambda _config: False)
-    door = Door(host.config.read_socket, lambda _peer, _line: b'{"facts": {"no')
+    door = Door(
+        host.config.read_socket, lambda _peer, _line: b'{"facts": {"no', lambda _peer: False
+    )
     door.start()
     with pytest.raises(SlurmElasticError, match="broke off, or is of another release"):
         client.facts_of(host.config, NOW)
@@ -462,11 +465,8 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     with statedir.private_umask():
         book(open_path / "state" / "ledger.db").close()
     config = configfile.load(file)
-    door = Door(
-        config.read_socket,
-        Answers(config, FakeSlurm(), lambda: LATER),
-        Bounds(trusted=trusted(config)),
-    )
+    answers = Answers(config, FakeSlurm(), lambda: LATER)
+    door = Door(config.read_socket, answers, answers.trusts)
     door.start()
     path = [p for p in sys.path if p]
     command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(file), "cost"]
