@@ -127,7 +127,7 @@ def measured(
 
 
 def metrics(config: Path, runs: int) -> list[Row]:
-    """What the file of a scrape takes, without the program's start and its reading of Slurm."""
+    """Make the file of a scrape, but for the program's start and its reading of Slurm."""
     settings = configfile.load(config)
     states = node_states(settings, time.time(), PromptCli(settings.slurm))
     found, seconds = b"", []

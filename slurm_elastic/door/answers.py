@@ -36,7 +36,14 @@ from slurm_elastic.door.asks import (
     understood,
 )
 from slurm_elastic.door.orders import carry_out, name_of, no_right
-from slurm_elastic.door.pricing import Seen, habits_now, prices_of, seen_now, sound_ask
+from slurm_elastic.door.pricing import (
+    MOST_ASKED,
+    Seen,
+    habits_now,
+    prices_of,
+    seen_now,
+    sound_ask,
+)
 from slurm_elastic.door.records import read_chain, read_costs, read_day, read_facts
 from slurm_elastic.door.sight import (
     HIDING,
@@ -179,6 +186,8 @@ class Answers:
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
             raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
+        if not 0 <= ask.wants < MOST_ASKED:
+            raise SlurmElasticError(f"wants is {ask.wants}, expected a number of nodes")
         why = refusal(ask, viewer) if viewer else ""
         if why:
             raise SlurmElasticError(why)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 def apart(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """What a function of a module returns. SlurmElasticError where it raises that, or takes too
-    much; RuntimeError where it fails otherwise.
+    """Have a function of a module called there. SlurmElasticError where it raises that, or takes
+    too much; RuntimeError where it fails otherwise.
     """
     try:
         done = subprocess.run(
