@@ -90,6 +90,14 @@ class Turns:
         """It comes after its user's others."""
         self._waiting.setdefault(one.peer.uid, deque()).append(one)
 
+    def withdraw(self, uid: int, client: int) -> None:
+        """Its answer is not waited for any more."""
+        kept = deque(one for one in self._waiting.get(uid, ()) if one.client != client)
+        if kept:
+            self._waiting[uid] = kept
+        else:
+            self._waiting.pop(uid, None)
+
     def take(self) -> _Question | None:
         """The next one; its user's others wait behind everybody else's."""
         users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting
@@ -194,6 +202,7 @@ class Door:
         now = time.monotonic()
         for client in list(self._clients.values()):
             if now > client.until and client.asked and not client.rest:
+                self._withdraw(client)
                 self._give(client, _BUSY)
             elif now > client.until:
                 self._drop(client)
@@ -297,6 +306,11 @@ class Door:
         most = self._bounds.held
         return mine <= most // 2 and sum(size for _, size in held) <= most
 
+    def _withdraw(self, client: _Client) -> None:
+        with self._changed:
+            for turns in self._asked.values():
+                turns.withdraw(client.peer.uid, client.id)
+
     def _give(self, client: _Client, document: bytes) -> None:
         client.rest = memoryview(document)
         client.until = time.monotonic() + self._bounds.taking
@@ -317,6 +331,7 @@ class Door:
 
     def _drop(self, client: _Client) -> None:
         if self._clients.pop(client.id, None) is not None:
+            self._withdraw(client)
             self._selector.unregister(client.link)
             client.link.close()
 

@@ -267,6 +267,34 @@ def test_in_a_lane_one_of_each_user_is_next_and_of_the_trusted_first() -> None:
     assert turns.take() is None
 
 
+def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line == CHAIN:
+            return line
+        begun.release()
+        go_on.wait(SECONDS)
+        return line
+
+    door = Door(tmp_path / "read.sock", answer, nobody, Bounds(rest=0.0, answer=2 * SECONDS))
+    door.start()
+    first = connect(tmp_path / "read.sock")
+    first.sendall(b"x\n")
+    assert begun.acquire(timeout=SECONDS)
+    for _ in range(50):
+        with connect(tmp_path / "read.sock") as link:
+            link.sendall(b"y" * 60_000 + b"\n")
+    until = time.monotonic() + SECONDS
+    while (said := ask(tmp_path / "read.sock", CHAIN)) != CHAIN or len(door._clients) > 1:
+        assert said == CHAIN or b"ask again" in said
+        assert time.monotonic() < until
+    assert door._asked[Lane.QUICK].take() is None
+    go_on.set()
+    assert rest_of(first) == b"x"
+    door.close()
+
+
 def test_who_waits_for_too_long_is_told_to_come_again(tmp_path: Path) -> None:
     go_on = threading.Event()
 
