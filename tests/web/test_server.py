@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 
 import needs
 import pytest
-from patience import patience
+from patience import eventually, patience
+from ports import free_ports
+from real_sshd import Sshd
 from status_cases import busy_ledger, config_file
 
 from slurm_elastic.cli.main import main
@@ -355,6 +357,41 @@ def test_a_socket_asks_the_kernel_who_connects(open_path: Path) -> None:
         finally:
             running.should_exit = True
             thread.join(patience(30))
+
+
+@needs.ROOT
+def test_the_socket_is_looked_at_from_a_desk_by_ssh(open_path: Path) -> None:
+    """As docs/web.md says."""
+    sshd, (port,) = Sshd(open_path / "sshd"), free_ports(1)
+    documents = Documents({"status": Source(make=lambda _: BIG, fresh=60.0)})
+    with sshd.running(), listening(Place(path=open_path / "page.sock")) as link:
+        running = Server(application(documents))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
+        thread.start()
+        options = [
+            "-F", "/dev/null", "-i", str(sshd.key), "-p", str(sshd.port),
+            "-o", f"UserKnownHostsFile={sshd.known_hosts}", "-o", "ExitOnForwardFailure=yes",
+        ]  # fmt: skip
+        command = ["ssh", "-N", *options, "-L", f"{port}:{open_path}/page.sock", "root@127.0.0.1"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as ssh:
+            try:
+                found = eventually(lambda: _at_desk(port, "localhost"))
+                assert found == (200, BIG.encode())
+                # A page of somebody's own whose name leads to this end.
+                assert _at_desk(port, "evil.example") == (400, b"Invalid host header")
+            finally:
+                ssh.terminate()
+                ssh.wait(patience(30))
+                running.should_exit = True
+                thread.join(patience(30))
+
+
+def _at_desk(port: int, name: str) -> tuple[int, bytes] | None:
+    """None while nobody listens there."""
+    with contextlib.suppress(OSError):
+        status, _, body = ask(f"http://127.0.0.1:{port}/", "/api/status", Host=name)
+        return status, body
+    return None
 
 
 def test_it_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:
