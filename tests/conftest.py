@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -141,3 +144,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     slowest = sorted(_spent.items(), key=lambda spent: spent[1], reverse=True)
     lines = [f"{seconds:8.1f} s  {file}\n" for file, seconds in slowest]
     (cache / "slowest.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A short directory that every user reaches: those of pytest are their user's alone."""
+    made = Path(tempfile.mkdtemp(prefix="slurm-elastic-test-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)

@@ -49,6 +49,12 @@ def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
     assert unit["UMask"] == ["0077"]
 
 
+def test_the_daemon_may_lower_the_priority_of_what_users_ask_for() -> None:
+    """By nice(2), which @resources has."""
+    filters = settings("slurm-elasticd.service")["SystemCallFilter"]
+    assert filters[-1] == "setpriority"
+
+
 def test_the_watchdog_shares_nothing_with_the_daemon_that_could_stop_both() -> None:
     """Nor may it write the state directory, which may be what ails the daemon."""
     unit = settings("slurm-elastic-watchdog.service")
@@ -111,6 +117,7 @@ EXPOSURE = {
     "slurm-elastic-ckptman.service": 3.5,
     "slurm-elastic-watchdog.service": 3.5,
     "slurm-elastic-web.service": 3.5,
+    "slurm-elastic-metrics.service": 3.5,
     "slurm-elastic-ckpt-sweep.service": 3.5,
     "slurm-elastic-agent.service": 3.5,
     "slurm-elastic-hub.service": 3.5,
