@@ -45,9 +45,9 @@ ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT
 
 
 # A machine generates no locale and no RSA key, which takes its processor long, and keeps the apt
-# sources that it has.
+# sources that it has. A locale that is no text is an error to cloud-init 22.4, of bookworm.
 _CLOUD_INIT = """\
-locale: false
+locale: "no"
 ssh_genkeytypes: [ed25519, ecdsa]
 apt: {preserve_sources_list: true}
 """

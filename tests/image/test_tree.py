@@ -8,6 +8,7 @@ import pwd
 from pathlib import Path
 
 import pytest
+import yaml
 from needs import ROOT
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -110,6 +111,13 @@ def test_the_sites_users_are_made_in_the_image_and_not_looked_for_at_each_boot(
     assert _settled(place, monkeypatch) == ["systemd-sysusers"]
     assert (place / "etc/.updated").is_file()
     assert (place / "var/.updated").is_file()
+
+
+def test_no_locale_is_generated_and_bookworms_cloud_init_takes_it_for_valid(place: Path) -> None:
+    """By its schema a locale is a text; these are the texts that mean none."""
+    tree._lay_over(Recipe(), place)
+    told = yaml.safe_load((place / "etc/cloud/cloud.cfg.d/80_slurm-elastic.cfg").read_text())
+    assert told["locale"] in ("off", "0", "no", "false")
 
 
 def test_udev_goes_through_fewer_devices_by_the_releases_own_line(place: Path) -> None:
