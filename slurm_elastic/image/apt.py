@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.image import rooted
 from slurm_elastic.image.commands import run
 
 _FORM = "$(LABEL)|$(CODENAME)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
@@ -123,7 +124,7 @@ def bootstrap(
         text="".join(f"{line}\n" for line in lines),
     )  # fmt: skip
     for left in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/hostname", "etc/resolv.conf"):
-        (tree / left).unlink(missing_ok=True)
+        rooted.entry(tree, left).unlink(missing_ok=True)
 
 
 def in_tree(tree: Path, command: str) -> str:

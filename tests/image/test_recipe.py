@@ -13,7 +13,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image.apt import sources, sources_in
 from slurm_elastic.image.commands import ENVIRONMENT, run
-from slurm_elastic.image.recipe import Recipe, packages
+from slurm_elastic.image.recipe import Recipe, packages, problems
 
 
 def test_a_container_has_no_kernel_and_a_machine_has() -> None:
@@ -31,6 +31,13 @@ def test_the_programs_of_mounts_and_of_criu_come_with_them() -> None:
     found = packages(recipe, "trixie", booted=True)
     assert {"nfs-common", "sshfs", "criu", "jq"} <= set(found)
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("where", ["/../outside", "/..", "/home/../../x", "home"])
+def test_what_is_mounted_has_its_place_in_the_image(where: str) -> None:
+    (told,) = problems(Recipe(mounts=(f"h:/ {where} nfs 0",)))
+    assert told.startswith(f"mounts[0]: found 'h:/ {where} nfs 0', expected a line of fstab")
+    assert problems(Recipe(mounts=("h:/ /..a/b..c nfs 0",))) == []
 
 
 TOLD = """\
