@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import rooted
-from slurm_elastic.image.commands import run
+from slurm_elastic.image.commands import APART, run
 
 _FORM = "$(LABEL)|$(CODENAME)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
 _LABELS = ("Debian", "Debian-Security", "Debian Backports")
@@ -119,7 +119,7 @@ def bootstrap(
         settings.append(f"--essential-hook={first}")
     lines = [*sources(debian, host_release()), *further]
     run(
-        ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
+        [*APART, "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
          f"--include={','.join(wanted)}", *settings, debian, tree, "-"],
         text="".join(f"{line}\n" for line in lines),
     )  # fmt: skip
@@ -132,10 +132,7 @@ def in_tree(tree: Path, command: str) -> str:
     inner = f"mount -t proc proc {shlex.quote(f'{tree}/proc')} && exec chroot " + shlex.quote(
         str(tree)
     )
-    return run(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
-         f"{inner} /bin/sh -c {shlex.quote(command)}"]
-    )  # fmt: skip
+    return run([*APART, "sh", "-c", f"{inner} /bin/sh -c {shlex.quote(command)}"])
 
 
 def version_in(tree: Path, package: str) -> str:
