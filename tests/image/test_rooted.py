@@ -84,7 +84,7 @@ def test_no_link_leads_out_of_the_tree(
     links: dict[str, tuple[list[str], bool]],
     name: list[str],
 ) -> None:
-    """What comes back has no link on its way, and is in the tree."""
+    """The answer has no link on its way, and is in the tree."""
     tree = tmp_path_factory.mktemp("tree")
     (tree / "d").mkdir()
     for place, (words, absolute) in links.items():
