@@ -15,7 +15,7 @@ import msgspec
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
-from slurm_elastic.image.commands import ENVIRONMENT, require
+from slurm_elastic.image.commands import ENVIRONMENT, remove, require
 from slurm_elastic.image.label import Label
 from slurm_elastic.image.trial import FAILED, PRIVATE_KEY, Order
 
@@ -63,8 +63,8 @@ def check(
     """
     _require(image)
     about = label.read(image)
-    with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-", dir="/var/tmp") as name:
-        work = Path(name)
+    work = Path(tempfile.mkdtemp(prefix="slurm-elastic-check-", dir="/var/tmp"))
+    try:
         work.chmod(0o755)
         complaints = look_into(image, about, work)
         for text in complaints or [
@@ -80,6 +80,8 @@ def check(
         passed = _boot(work, order, say)
         if keep is not None:
             _keep(work, keep)
+    finally:
+        remove(work)
     return passed and not complaints
 
 
