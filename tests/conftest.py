@@ -21,7 +21,7 @@ from slurm_elastic.sandbox.endpoints import isolated_env
 
 # The contract's assertions explain themselves like those of a test module. Before anything imports it.
 pytest.register_assert_rewrite("slurm_elastic.testing")
-pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
+pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()
 _isolated = isolated_env(os.environ)
