@@ -26,7 +26,7 @@ from slurm_elastic.sandbox.endpoints import isolated_env
 pytest.register_assert_rewrite(
     "slurm_elastic.testing", "tests.slurm.contract", "tests.checkpointers.contract"
 )
-pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
+pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()
 _isolated = isolated_env(os.environ)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import unless
 from patience import eventually, patience
 
 from tests.needs import ROOT
@@ -130,7 +131,7 @@ def test_every_unit_is_measured() -> None:
     assert {path.name for path in ETC.glob("*.service")} == set(EXPOSURE)
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd")
+@unless("systemd-analyze")
 @pytest.mark.parametrize(("unit", "most"), EXPOSURE.items(), ids=EXPOSURE)
 def test_what_a_unit_leaves_open_is_little(unit: str, most: float) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(ETC / unit)]
@@ -140,7 +141,7 @@ def test_what_a_unit_leaves_open_is_little(unit: str, most: float) -> None:
     assert float(level[1]) <= most
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd")
+@unless("systemd-analyze")
 def test_what_the_unit_of_jobs_leaves_open_has_a_reason() -> None:
     """Which of it is open is another matter with another release of systemd."""
     page = (ETC.parent / "docs" / "units.md").read_text().partition("## slurm-elastic-local")[2]

@@ -132,7 +132,12 @@ class BlcrCheckpointer:
             size=int(answer.out),
             path=str(self._directory / str(run.job)),
         )
-        self.verify(image)
+        try:
+            self.verify(image)
+        except CheckpointError:
+            if stop:
+                self.release(run)
+            raise
         self._write(run.job, _Records(images=(image, *known)[: self._keep]))
         return image
 

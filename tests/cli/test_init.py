@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import boto3
 import pytest
 from emulated import running_ec2, running_one
+from needs import unless
 from patience import patience
 from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
@@ -34,9 +34,7 @@ from slurm_elastic.slurm import plan
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.slurm import site_cases
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
-)
+pytestmark = unless("slurmctld")
 GOLDEN = Path(__file__).parent.parent / "golden" / "init"
 FRESH = """\
 # Debian's example (slurm-client, slurm.conf.simple), but for the nodes of its partition: with

@@ -19,6 +19,7 @@ import pytest
 from ckpt_cases import rescue_of
 from ledger_cases import T0
 from msgspec.structs import replace
+from needs import unless
 from patience import eventually
 from ports import free_ports
 from status_cases import busy_ledger, busy_slurm, config, config_file
@@ -41,10 +42,7 @@ RULES = ROOT / "etc" / "prometheus" / "slurm-elastic-alerts.yml"
 BOARDS = sorted((ROOT / "etc" / "grafana").glob("*.json"))
 NOW = T0 + 3700
 CKPT = {"checkpoint_seconds": {"method": "criu"}, "rescue_seconds": {"cause": "reclaim"}}
-NEEDS = pytest.mark.skipif(
-    shutil.which("promtool", path="/usr/bin") is None,
-    reason="Debian's package prometheus is not installed",
-)
+NEEDS = unless("promtool")
 
 
 def samples(found: bytes) -> dict[str, float]:

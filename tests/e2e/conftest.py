@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from needs import missing
 from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -59,8 +59,7 @@ def why_not() -> str | None:
     """Why this machine cannot run a sandbox; None if it can."""
     if os.getuid() != 0:
         return "real slurmd's and munged are started, which needs root"
-    missing = [p for p in PROGRAMS if not shutil.which(p, path=_SYSTEM_PATH)]
-    return f"not installed: {', '.join(missing)}" if missing else None
+    return missing(*PROGRAMS) or None
 
 
 def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,11 @@ service at its address.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from needs import ROOT
+from needs import ROOT, missing
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
@@ -94,8 +93,8 @@ NAMESPACE = pytest.mark.skipif(not has_namespaces(), reason="no network namespac
 @NAMESPACE
 @pytest.mark.parametrize(("tool", "other"), [("nft", "iptables"), ("iptables", "nft")])
 def test_only_root_reads_the_metadata_service(tmp_path: Path, tool: str, other: str) -> None:
-    if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin") is None:
-        pytest.skip(f"{tool} is not installed")
+    if reason := missing(tool):
+        pytest.skip(reason)
     found = answers(tmp_path, firewall(), without=other)
     assert found["root"] == "role"
     assert "ConnectionRefusedError" in found["job"]
