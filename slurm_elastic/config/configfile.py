@@ -7,9 +7,6 @@ of ``config``; ``etc/slurm-elastic.yaml`` describes them.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Hashable
@@ -20,6 +17,7 @@ from typing import TypeVar, cast
 import msgspec.inspect as mi
 from msgspec.structs import replace
 
+from slurm_elastic import writing
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
@@ -127,7 +125,7 @@ def ensure_uuid(path: Path) -> str:
         return kept
     file = _uuid_file(path)
     try:
-        _create(file, f"{uuid.uuid4()}\n")
+        writing.create(file, f"{uuid.uuid4()}\n".encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
     made = read_uuid(path)
@@ -138,26 +136,6 @@ def ensure_uuid(path: Path) -> str:
 
 def _uuid_file(path: Path) -> Path:
     return path.parent / UUID_FILE
-
-
-def _create(file: Path, text: str) -> None:
-    """Write ``file`` whole or not at all, and leave one that exists as it is."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as temporary:
-            os.fchmod(descriptor, 0o644)
-            temporary.write(text)
-            temporary.flush()
-            os.fsync(descriptor)
-        with contextlib.suppress(FileExistsError):
-            os.link(name, file)
-    finally:
-        os.unlink(name)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _text(path: Path) -> str:

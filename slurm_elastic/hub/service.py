@@ -18,8 +18,8 @@ from threading import Lock
 import msgspec
 from msgspec.structs import replace
 
+from slurm_elastic import writing
 from slurm_elastic.config.joining import Network
-from slurm_elastic.hub import files
 from slurm_elastic.hub.link import Link, make_key, run
 from slurm_elastic.hub.rules import table
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Message
@@ -84,7 +84,7 @@ class Hub:
             self._link.set_peers(peers)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
-        files.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
+        writing.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
 
 
 def check(network: Network, peers: Sequence[Peer]) -> None:

@@ -785,7 +785,7 @@ def test_known_hosts_that_cannot_be_written_leave_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "chmod", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         known.put("i-2", "10.0.0.2", 22, keys)
     assert [p.name for p in tmp_path.iterdir()] == ["known_hosts"]
