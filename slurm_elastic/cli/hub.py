@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("join.network is not configured: there is nothing to serve")
         uids = {0, os.getuid(), uid_of(config)}
         Path(network.socket).parent.mkdir(parents=True, exist_ok=True)
-        hub = Hub(network)
+        hub = Hub(network, config.slurm.conf)
         hub.start()
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)
