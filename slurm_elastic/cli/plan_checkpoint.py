@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rich import box
 from rich.table import Table
 
+from slurm_elastic import writing
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -98,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
         found = Found(
             workload=setting.source, tried=tuple(rows), site=own, cheapest=best, beside=beside
         )
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
     return 0
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rich import box
 from rich.table import Table
 
+from slurm_elastic import writing
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     for name in traces:
         Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
     if args.json:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+        writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     ours = next(iter(POLICIES))
     return int(any(row.odds.missed for row in rows if row.policy == ours))
 

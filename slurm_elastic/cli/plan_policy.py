@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic import writing
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -105,12 +106,14 @@ def run(args: argparse.Namespace) -> int:
         beside=beside,
     )
     if args.json:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
     if args.plot:
         from slurm_elastic.cli.plots import front_page
 
         page = front_page(tried, best, chosen, now, setting.source)
-        args.plot.write_text(page, encoding="utf-8")
+        writing.as_told(args.plot, page)
     return 0 if chosen else 1
 
 

@@ -21,13 +21,13 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.account import account
 from slurm_elastic.books import By, Costs
 from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
 from slurm_elastic.view.day import DayView
 

@@ -19,7 +19,7 @@ from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
-from slurm_elastic.doctor import clouds, head
+from slurm_elastic.doctor import clouds, head, services
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
@@ -442,3 +442,32 @@ def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: 
         slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
     found = (Level.NOTE, "nodes that are down", "2, op1 among them: Not responding")
     assert found in notes(config, slurm)
+
+
+def test_dmtcp_without_its_firewall_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = f"""
+cluster: {{name: c, uuid: 11111111-2222-3333-4444-555555555555}}
+state_dir: {tmp_path}/state
+checkpoint: {{method: criu, directory: {tmp_path}}}
+clouds:
+  - {{name: onprem, provider: local, location: on-premises}}
+pools:
+  - name: p
+    cloud: onprem
+    nodes: n1
+    cpus: 1
+    memory: 2G
+    slurmd_port: 20000
+    checkpoint: {{method: dmtcp}}
+"""
+    here = configfile.parse(text, "site.yaml")
+    monkeypatch.setattr(services, "_ROOTS_PATH", "/nonexistent")
+    (told,) = [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+    assert (told.level, "nftables" in told.advice) == (Level.WRONG, True)
+    criu = configfile.parse(text.replace("method: dmtcp", "method: criu"), "site.yaml")
+    assert not [f for f in services.checkpoints(criu, T0) if f.what == "dmtcp"]
+    (tmp_path / "nft").touch(mode=0o755)
+    monkeypatch.setattr(services, "_ROOTS_PATH", str(tmp_path))
+    assert not [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]

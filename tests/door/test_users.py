@@ -221,15 +221,16 @@ def test_a_socket_of_somebody_else_is_not_believed(
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.setuid(65534);"
         "s.bind(sys.argv[1]); s.listen(); print('here', flush=True); sys.stdin.read()"
     )
+    config = host.config
     host.root.chmod(0o777)
     with subprocess.Popen(
-        [sys.executable, "-Es", "-c", code, str(host.config.read_socket)],
+        [sys.executable, "-Es", "-c", code, str(config.read_socket)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as impostor:  # fmt: skip
         assert impostor.stdout is not None
         assert impostor.stdout.readline() == "here\n"
         with pytest.raises(SlurmElasticError, match=f"served by uid {NOBODY}"):
-            client.facts_of(host.config, NOW)
+            client.facts_of(config, NOW)
         impostor.kill()
 
 
