@@ -42,9 +42,9 @@ GUARDS = (
     Guard("ledger.enduring:Followed", "_lock", ("_identity", "_again", "_reads_only")),
     Guard("local.records:Register", "changing", ("_records",), free=("all", "get")),
     Guard("prices.book:PriceBook", "_lock", ("_points",)),
-    Guard("providers.aws.catalog:Offers", "_lock", ("_spot_prices", "_priced")),
+    Guard("providers.aws.catalog:Offers", "_lock", ("_told",)),
     Guard("providers.aws.client:Api", "_lock", ("_ec2",), free=("send",)),
-    Guard("providers.aws.images:Images", "_lock", ("_kept",)),
+    Guard("providers.aws.images:Images", "_lock", ("_kept", "_products")),
     # The time is asked there, too: for a bucket it never goes back.
     Guard("providers.aws.rate_limit:Pace", "_lock", ("_requests", "_clock")),
     Guard("providers.aws.templates:Templates", "_lock", ("_there", "_site")),

@@ -26,7 +26,7 @@ from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.exclusions import TAKEN_OUT
+from slurm_elastic.policies.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -418,6 +418,15 @@ def test_pools_that_start_nothing_and_why_are_told(
     found = notes(config, slurm)
     assert (Level.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
     assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, 9 s more: x: y") in found
+
+
+def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    scope, cause = "near/t/a/spot", "UnauthorizedOperation: no right to ec2:RunInstances"
+    ledger.exclude(Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause))
+    told = (Level.WRONG, "cool-down", f"{scope}, 9 s more: Denied: {cause}")
+    assert told in notes(config, slurm)
 
 
 def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(

@@ -18,6 +18,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -28,7 +29,13 @@ from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.errors import CODES, MISMATCH, NO_TEMPLATE, THROTTLES
+from slurm_elastic.providers.aws.errors import (
+    MISMATCH,
+    NO_TEMPLATE,
+    THROTTLES,
+    refusal,
+    sentence,
+)
 from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -201,16 +208,19 @@ class Fleet:
         return found
 
     def _error(self, entry: Mapping[str, Any]) -> ProviderError:
-        code = entry.get("ErrorCode", "")
-        kind = CODES.get(code, ProviderError)
-        text = entry.get("ErrorMessage", "") or "no message"
-        return (ProviderError if kind is InstanceNotFound else kind)(
-            self._settings.name, code, text
-        )
+        cloud, code = self._settings.name, entry.get("ErrorCode", "")
+        text = entry.get("ErrorMessage", "")
+        found = refusal(cloud, code, text, "RunInstances")
+        if found is None or isinstance(found, InstanceNotFound):
+            return ProviderError(cloud, code, sentence(text))
+        return found
 
     def _worst(self, spec: LaunchSpec, errors: Mapping[str, ProviderError]) -> ProviderError:
-        """The caller's error for a fleet without machines: the first offer's own error."""
-        refused = next((e for e in errors.values() if isinstance(e, AuthError)), None)
+        """The caller's error for a fleet without machines: the first offer's own error, unless
+        the credentials themselves are refused.
+        """
+        auth = (e for e in errors.values() if isinstance(e, AuthError))
+        refused = next((e for e in auth if not isinstance(e, DeniedError)), None)
         first = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
         if first is not None:
             return first

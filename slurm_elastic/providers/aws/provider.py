@@ -74,11 +74,11 @@ class AwsProvider:
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
         self._api = Api(settings, pace or pace_of(settings))
-        self._offers = Offers(self._api, settings, clock, monotonic)
         self._ending = Ending(self._api, settings.name)
         self._stopping = Stopping(self._api, settings.name)
         self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
+        self._offers = Offers(self._api, settings, self._images, clock, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
@@ -227,10 +227,17 @@ class AwsProvider:
         for pool in pools:
             with suppress(ProviderError):
                 image = self._images.of(pool)
-                for offer in self._offers.of(pool):
+                for offer in self._tried(pool):
                     if offer.market not in seen:
                         seen.add(offer.market)
                         yield rights.Trial(spec=rights.trial(pool, offer), image=image)
+
+    def _tried(self, pool: Pool) -> Iterator[Offer]:
+        """The offers of the pool; where nobody tells spot prices, one of each market besides."""
+        with suppress(ProviderError):
+            yield from self._offers.of(pool)
+        if self._offers.trouble is not None:
+            yield from self._offers.samples(pool)
 
     def _any_machine(self) -> str | None:
         with suppress(ProviderError):

@@ -18,7 +18,7 @@ from providers.aws.bed import AwsBed, FleetBed
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
+from slurm_elastic.errors import AuthError, CapacityError, DeniedError, QuotaError, TransientError
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws import fleet, requests
@@ -168,11 +168,32 @@ def test_a_fleet_that_gives_nothing_is_refused_with_its_first_offers_reason(bed:
     assert bed.alive() == set()
 
 
-def test_rights_that_are_missing_are_an_auth_error(bed: AwsBed) -> None:
-    bed.control.fail(Fault(kind=FaultKind.CAPACITY, code="UnauthorizedOperation", type="m5.large"))
+def test_credentials_that_are_refused_are_an_auth_error(bed: AwsBed) -> None:
+    bed.control.fail(Fault(kind=FaultKind.CAPACITY, code="AuthFailure", type="m5.large"))
     bed.control.stock("c5.large/*/*", 0)
-    with pytest.raises(AuthError):
+    with pytest.raises(AuthError) as caught:
         opened(bed).launch(wide(bed, 2))
+    assert not isinstance(caught.value, DeniedError)
+
+
+def test_a_right_that_is_missing_for_a_type_is_that_offers_refusal(bed: AwsBed) -> None:
+    denied = Fault(kind=FaultKind.CAPACITY, code="UnauthorizedOperation", type="m5.large")
+    bed.control.fail(denied)
+    bed.control.stock("c5.large/*/*", 0)
+    provider = opened(bed)
+    with pytest.raises((CapacityError, DeniedError)):
+        provider.launch(wide(bed, 2))
+    kinds = {key.split("/")[1]: type(why) for key, why in provider.refusals("g1").items()}
+    assert kinds == {"c5.large": CapacityError, "m5.large": DeniedError}
+
+
+def test_a_fleet_that_may_not_be_made_is_denied_for_all_its_offers(bed: AwsBed) -> None:
+    code = "UnauthorizedOperation"
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
+    provider = opened(bed)
+    with pytest.raises(DeniedError, match="no right to ec2:CreateFleet"):
+        provider.launch(wide(bed, 2))
+    assert provider.refusals("g1") == {}
 
 
 def test_a_fleet_that_found_ec2_too_busy_is_repeated_under_another_token(bed: AwsBed) -> None:

@@ -118,6 +118,16 @@ class TestRights:
         assert finding.level is Level.NOTE
         assert "look again when a machine runs" in finding.advice
 
+    @pytest.mark.parametrize("markets", [(Market.SPOT,), (Market.SPOT, Market.ON_DEMAND)])
+    def test_launches_are_tried_though_nobody_tells_spot_prices(
+        self, bed: AwsBed, markets: tuple[Market, ...]
+    ) -> None:
+        refuse(bed, "DescribeSpotPriceHistory")
+        provider = bed.open(image=IMAGE)
+        found = {f.what: f for f in provider.examine([replace(bed.pool, markets=markets)])}
+        assert wrong(found) == {"right to DescribeSpotPriceHistory"}
+        assert all(f"RunInstances ({market})" in found["rights"].found for market in markets)
+
     def test_what_is_optional_is_a_note(self, bed: AwsBed) -> None:
         refuse(bed, "DescribeInstanceStatus")
         finding = examined(bed, image=IMAGE)["right to DescribeInstanceStatus"]
