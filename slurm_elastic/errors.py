@@ -93,11 +93,14 @@ def bounded(text: str) -> str:
 
 
 class ProviderError(SlurmElasticError):
-    """A cloud refused or failed. ``code`` is the cloud's own word for it."""
+    """A cloud refused or failed. ``code`` is the cloud's own word for it. ``said`` is all of its
+    message, for whoever looks for names there, and not for people.
+    """
 
     def __init__(self, cloud: str, code: str, message: str) -> None:
         self.cloud = cloud
         self.code = code
+        self.said = message
         self.message = bounded(message)
         super().__init__(f"{cloud}: {code}: {self.message}")
 

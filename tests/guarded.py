@@ -47,7 +47,8 @@ GUARDS = (
     Guard("providers.aws.images:Images", "_lock", ("_kept", "_products")),
     # The time is asked there, too: for a bucket it never goes back.
     Guard("providers.aws.rate_limit:Pace", "_lock", ("_requests", "_clock")),
-    Guard("providers.aws.templates:Templates", "_lock", ("_there", "_site")),
+    Guard("providers.aws.site_template:SiteTemplate", "_lock", ("_data",)),
+    Guard("providers.aws.templates:Templates", "_lock", ("_there",)),
     Guard("providers.base.hosted:HostedProvider", "_lock", ("_ended",)),
     Guard("providers.base.hosts:Hosts", "_lock", ("_open",)),
     Guard("providers.base.one_by_one:OneByOne", "_lock", ("_made", "_ended")),

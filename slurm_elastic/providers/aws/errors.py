@@ -10,7 +10,7 @@ the former: another type in the same market would meet it too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from botocore.exceptions import (
@@ -227,3 +227,8 @@ def sentence(error: BotoCoreError | Exception | str) -> str:
     """One line, without what is long: it is no use to anybody, and may be user data."""
     text = _BODY.sub("", _ENCODED.sub("", str(error)))
     return _LONG.sub("(left out)", " ".join(text.split())) or "no message"
+
+
+def named(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
+    """The machines that an answer is about: the ones it names, or the only one."""
+    return [i for i in ids if i in error.said] or (ids if len(ids) == 1 else ())

@@ -32,7 +32,14 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights
+from slurm_elastic.providers.aws import (
+    capacity,
+    client,
+    preflight,
+    requests,
+    rights,
+    site_template,
+)
 from slurm_elastic.providers.aws.catalog import Offers
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
@@ -44,6 +51,7 @@ from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.site_template import SiteTemplate
 from slurm_elastic.providers.aws.stops import Stopping
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
@@ -78,12 +86,13 @@ class AwsProvider:
         self._stopping = Stopping(self._api, settings.name)
         self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
+        self._site = SiteTemplate(self._api, settings)
         self._offers = Offers(self._api, settings, self._images, clock, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
             cluster,
-            Templates(self._api, settings, cluster, self._parts, self._images),
+            Templates(self._api, settings, cluster, self._parts, self._images, self._site),
             self._machines,
             clock,
         )
@@ -212,6 +221,7 @@ class AwsProvider:
         return (
             *preflight.examine(self._api, self._settings, pools, self._clock),
             *preflight.chosen_images(self._images, pools),
+            *site_template.examine(self._site, self._settings),
             *capacity.examine(self._settings, pools),
             *rights.examine(
                 self._api,
@@ -259,6 +269,7 @@ class AwsProvider:
             nodes,
             number=number,
             parts=self._parts,
+            site=self._site.if_readable(),
         )
         try:
             answer = self._api.send("run_instances", request, len(nodes))

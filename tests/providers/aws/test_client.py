@@ -11,6 +11,7 @@ from emulated import running_ec2
 from providers.aws.bed import AwsBed
 
 from slurm_elastic.errors import TransientError
+from slurm_elastic.model import Market
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
 from slurm_elastic.testing.contract import spec_for
@@ -60,3 +61,40 @@ def test_an_answer_whose_pages_never_end_is_none(bed: AwsBed) -> None:
     api.send = lambda *_: {"Reservations": [], "NextToken": "more"}  # type: ignore[method-assign, assignment]
     with pytest.raises(TransientError, match="no end after 1000 pages"):
         list(api.pages("describe_instances", "Reservations", {}))
+
+
+RECORD = {
+    "InstanceId": "i-1",
+    "InstanceType": "p5.48xlarge",
+    "LaunchTime": datetime(2026, 11, 20, tzinfo=UTC),
+    "State": {"Name": "running"},
+    "PrivateIpAddress": "10.0.0.7",
+    "Ipv6Address": "2001:db8::7",
+}
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "market"),
+    [
+        (None, Market.ON_DEMAND),
+        ("spot", Market.SPOT),
+        ("capacity-block", Market.RESERVED),
+        ("interruptible-capacity-reservation", Market.RESERVED),
+        ("scheduled", Market.RESERVED),
+        ("a-market-of-tomorrow", Market.RESERVED),
+    ],
+)
+def test_a_machines_market_is_what_ec2_says(
+    bed: AwsBed, lifecycle: str | None, market: Market
+) -> None:
+    """None that is not known is taken for on demand."""
+    record = RECORD if lifecycle is None else {**RECORD, "InstanceLifecycle": lifecycle}
+    (found,) = convert.instances([record], bed.settings())
+    assert found.market is market
+
+
+def test_a_machine_without_ipv4_has_its_address_of_ipv6(bed: AwsBed) -> None:
+    lacks = {key: value for key, value in RECORD.items() if key != "PrivateIpAddress"}
+    both, only = convert.instances([RECORD, lacks], bed.settings())
+    assert (both.address, only.address) == ("10.0.0.7", "2001:db8::7")
+    assert "Ipv6Address" in convert.READ, "the client knows no other"

@@ -609,7 +609,16 @@ def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "asked"), [(None, None), (0.2, None), (0.1, None), (0.05, "0.050000")]
+    ("bound", "asked"),
+    [
+        (None, None),
+        (0.2, None),
+        (0.1, None),
+        (0.05, "0.050000"),
+        (0.0011, "0.001100"),
+        (0.001, None),
+        (0.0000004, None),
+    ],  # EC2 refuses a bound of $0.001 and less
 )
 def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
     bed: AwsBed, bound: float | None, asked: str | None
