@@ -23,7 +23,7 @@ from slurm_elastic.heartbeat import (
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.exclusions import sickly
+from slurm_elastic.policies.exclusions import DENIED, sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.slurm import plan
 from slurm_elastic.store.trouble import trouble_of
@@ -161,8 +161,15 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         offers = (
             found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
         )
+        denied = found[0].code == DENIED
         yield Finding(
-            what="cool-down", level=Level.NOTE, found=f"{offers}, {until:.0f} s more: {reason}"
+            what="cool-down",
+            level=Level.WRONG if denied else Level.NOTE,
+            found=f"{offers}, {until:.0f} s more: {reason}",
+            advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
+            "the pool"
+            if denied
+            else "",
         )
 
 

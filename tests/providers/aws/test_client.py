@@ -16,7 +16,7 @@ from providers.aws.bed import AwsBed
 from slurm_elastic import trust
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import AuthError, TransientError
-from slurm_elastic.model import Location
+from slurm_elastic.model import Location, Market
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -88,3 +88,40 @@ def test_credentials_that_another_could_have_written_are_refused(
     os.chown(file, 65534, 65534)
     with pytest.raises(AuthError, match="aws belongs to nobody, not to root"):
         open_client(settings, Config())
+
+
+RECORD = {
+    "InstanceId": "i-1",
+    "InstanceType": "p5.48xlarge",
+    "LaunchTime": datetime(2026, 11, 20, tzinfo=UTC),
+    "State": {"Name": "running"},
+    "PrivateIpAddress": "10.0.0.7",
+    "Ipv6Address": "2001:db8::7",
+}
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "market"),
+    [
+        (None, Market.ON_DEMAND),
+        ("spot", Market.SPOT),
+        ("capacity-block", Market.RESERVED),
+        ("interruptible-capacity-reservation", Market.RESERVED),
+        ("scheduled", Market.RESERVED),
+        ("a-market-of-tomorrow", Market.RESERVED),
+    ],
+)
+def test_a_machines_market_is_what_ec2_says(
+    bed: AwsBed, lifecycle: str | None, market: Market
+) -> None:
+    """None that is not known is taken for on demand."""
+    record = RECORD if lifecycle is None else {**RECORD, "InstanceLifecycle": lifecycle}
+    (found,) = convert.instances([record], bed.settings())
+    assert found.market is market
+
+
+def test_a_machine_without_ipv4_has_its_address_of_ipv6(bed: AwsBed) -> None:
+    lacks = {key: value for key, value in RECORD.items() if key != "PrivateIpAddress"}
+    both, only = convert.instances([RECORD, lacks], bed.settings())
+    assert (both.address, only.address) == ("10.0.0.7", "2001:db8::7")
+    assert "Ipv6Address" in convert.READ, "the client knows no other"
