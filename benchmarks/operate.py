@@ -127,7 +127,7 @@ def measured(
 
 
 def metrics(config: Path, runs: int) -> list[Row]:
-    """One scrape as slurm-elasticd answers it: nodes by state are of a minute ago."""
+    """Make the file of a scrape, but for the program's start and its reading of Slurm."""
     settings = configfile.load(config)
     states = node_states(settings, time.time(), PromptCli(settings.slurm))
     found, seconds = b"", []

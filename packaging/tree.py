@@ -48,6 +48,8 @@ UNITS = (
     "slurm-elastic-watchdog.service",
     "slurm-elastic-local.service",
     "slurm-elastic-web.service",
+    "slurm-elastic-metrics.service",
+    "slurm-elastic-metrics.timer",
     "slurm-elastic-hub.service",
 )
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -53,7 +53,7 @@ def arguments(command: str) -> list[str]:
 
 
 def printed(command: str) -> str:
-    """What the command prints on a terminal of 80 columns, without its notes."""
+    """The output of a command on a terminal of 80 columns, without its notes."""
     with tempfile.TemporaryDirectory() as scratch:
         page = f"{scratch}/x.html"
         return _run([page if word.endswith(".html") else word for word in arguments(command)])

@@ -45,37 +45,43 @@ set_up() {
     exec 9>&-
 }
 
-# What the tests need besides: an SSH server to log in to, a compiler; and how many run side by side.
+# What the tests need besides: an SSH server to log in to, a compiler; and how many run side by side. After it
+# a test that is skipped for want of a package fails (tests/needs.py).
 set_up_tests() {
     set_up
-    [ -x /usr/sbin/sshd ] || { # it is not started, now or at boot
+    there sshd || { # it is not started, now or at boot
         install_packages openssh-server
         ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
     }
-    [ -x /usr/bin/systemd-analyze ] || install_packages systemd # for what it says of our units
-    [ -x /usr/bin/wireguard-go ] || install_packages wireguard-tools wireguard-go nftables iproute2 iputils-ping # a tunnel, and a router
-    [ -x /usr/bin/tmux ] || install_packages tmux # a terminal, for what commands look like on one
-    [ -x /usr/bin/fish ] || install_packages man-db zsh fish # for man pages and completions
-    [ -x /usr/bin/promtool ] || { # for what it says of our metrics and alerts; neither started now nor at boot
+    there systemd-analyze || install_packages systemd # for what it says of our units
+    there wg wireguard-go nft ip ping || # a tunnel, and a router
+        install_packages wireguard-tools wireguard-go nftables iproute2 iputils-ping
+    there iptables || install_packages iptables # what a machine without nft has
+    there tmux || install_packages tmux # a terminal, for what commands look like on one
+    there man zsh fish || install_packages man-db zsh fish # for man pages and completions
+    there promtool || { # for what it says of our metrics and alerts; neither started now nor at boot
         install_packages prometheus
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true
     }
-    [ -x /usr/bin/ansible-playbook ] || install_packages ansible-core # for the playbook in ansible/
-    [ -x /usr/bin/rpmspec ] || install_packages rpm # for what it says of packaging/slurm-elastic.spec
-    [ -x /usr/bin/chromedriver ] || install_packages chromium chromium-driver # for the page as a browser has it
+    there ansible-playbook git || install_packages ansible-core git # for the playbook in ansible/
+    there rpmspec || install_packages rpm # for what it says of packaging/slurm-elastic.spec
+    there chromium chromedriver || install_packages chromium chromium-driver # for the page as a browser has it
     # A hypervisor's daemon, which tests start for themselves; on trixie its storage driver is a package of its own.
-    { [ -x /usr/sbin/libvirtd ] && [ -x /usr/bin/qemu-system-x86_64 ] && /usr/bin/python3 -c 'import libvirt'; } 2>/dev/null || {
+    { there libvirtd qemu-system-x86_64 && /usr/bin/python3 -c 'import libvirt'; } 2>/dev/null || {
         local storage
         storage=$(apt-cache pkgnames libvirt-daemon-driver-storage 2>/dev/null | grep -x libvirt-daemon-driver-storage || true)
         install_packages libvirt-daemon libvirt-daemon-driver-qemu $storage qemu-system-x86 qemu-utils python3-libvirt
         ! command -v systemctl >/dev/null || systemctl --quiet disable libvirtd.service libvirtd.socket || true
     }
-    { [ -x /usr/bin/mmdebstrap ] && [ -x /usr/sbin/dnsmasq ] && [ -x /usr/bin/xorriso ]; } || # for images: built, made bootable, booted
-        install_packages mmdebstrap qemu-system-x86 qemu-utils grub-pc-bin fdisk dnsmasq-base iproute2 xorriso
+    # For images: built, made bootable, booted.
+    { there mmdebstrap mke2fs sfdisk grub-mkimage qemu-img dnsmasq xorriso && [ -e /usr/lib/grub/i386-pc/boot.img ]; } ||
+        install_packages mmdebstrap e2fsprogs fdisk grub-common grub-pc-bin qemu-system-x86 qemu-utils dnsmasq-base iproute2 xorriso
+    ls /usr/lib/*/liblua5.4.so.0 >/dev/null 2>&1 || install_packages liblua5.4-0 # for a Slurm that is newer than Debian's
     # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
     compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev
     cd "$REPO"
+    export SLURM_ELASTIC_SET_UP=1
     export PATH=$VENV/bin:$PATH
     # Every process of a test would else compile what it imports, each time.
     unset PYTHONDONTWRITEBYTECODE
@@ -90,6 +96,11 @@ set_up_tests() {
     BUSY_SIDE_BY_SIDE=(-n "$(least $((processors * 2)) 16 "$memory")" "${BY_FILE[@]}")
 }
 BY_FILE=(--dist loadfile --no-loadscope-reorder)
+
+there() { # whether all these programs are
+    local name
+    for name in "$@"; do PATH=/usr/sbin:/usr/bin:/sbin:/bin type -P "$name" >/dev/null || return 1; done
+}
 
 least() { printf '%s\n' "$@" | sort -n | head -n 1; }
 

@@ -7,7 +7,6 @@ it has.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from slurm_elastic import writing
 from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (
@@ -54,12 +54,7 @@ def ask(cloud: CloudSettings, now: float) -> Catalogue:
 def keep(path: Path, catalogue: Catalogue) -> None:
     """Write it whole or not at all."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(catalogue))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    writing.replace(path, msgspec.json.encode(catalogue))
 
 
 def refresh(config: Config, now: float) -> Sequence[str]:

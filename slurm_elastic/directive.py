@@ -11,6 +11,9 @@ from msgspec import Struct
 MAINTENANCE = "slurm-elastic:maintenance:"
 """The beginning of the reason of nodes that leave by a directive."""
 
+LIMITS = "limits"
+"""The correlation of decisions on changed limits: they tell of money, of which not all are told."""
+
 VERBS = ("drain", "replace", "migrate")
 """The ways for machines to leave."""
 

@@ -13,6 +13,7 @@
         CapacityError        cool the offer down, try the next
         QuotaError           cool the cloud's market down for longer, try the next
         AuthError            skip the cloud, alert
+          DeniedError        cool the offer (or its market) down, alert, try the next
         TransientError       retry with jittered back-off inside a deadline
           UnsettledError     leave it to the next round: only time tells
         InstanceNotFound     terminate counts it as done
@@ -55,9 +56,11 @@ class EndOnlyError(SlurmElasticError):
 _NO_ANSWER = (
     "Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted",
     "Unexpected message received", "Unspecified error", "Connection refused", " is DOWN",
+    "Protocol authentication error", "no answer",
 )  # fmt: skip
-"""How Slurm's commands say that slurmctld is stopped or hangs (measured on 22.05: JSON has no more
-than "Unspecified error", and ``scontrol requeue`` tells of an unexpected message).
+"""How Slurm's commands, pyslurm and we say that slurmctld is stopped or hangs, or munged is away
+(measured on 22.05 and 25.11: 22.05's JSON has no more than "Unspecified error", and ``scontrol
+requeue`` tells of an unexpected message).
 """
 
 
@@ -81,14 +84,27 @@ class NotLearntError(SlurmElasticError):
     """The ledger may lack what a cloud has: machines for the nodes may exist already."""
 
 
+MOST = 1000
+"""Characters of an error that are kept: SDKs put whole answers of thousands of machines in it."""
+
+
+def bounded(text: str) -> str:
+    """The text as the log and the ledger may have it."""
+    more = len(text) - MOST
+    return text if more <= 0 else f"{text[:MOST]}... ({more} more characters)"
+
+
 class ProviderError(SlurmElasticError):
-    """A cloud refused or failed. ``code`` is the cloud's own word for it."""
+    """A cloud refused or failed. ``code`` is the cloud's own word for it. ``said`` is all of its
+    message, for whoever looks for names there, and not for people.
+    """
 
     def __init__(self, cloud: str, code: str, message: str) -> None:
-        super().__init__(f"{cloud}: {code}: {message}")
         self.cloud = cloud
         self.code = code
-        self.message = message
+        self.said = message
+        self.message = bounded(message)
+        super().__init__(f"{cloud}: {code}: {self.message}")
 
 
 class CapacityError(ProviderError):
@@ -101,6 +117,16 @@ class QuotaError(ProviderError):
 
 class AuthError(ProviderError):
     """Credentials are missing, wrong or expired, or do not permit the call."""
+
+
+class DeniedError(AuthError):
+    """The credentials are good and lack the right to this very launch: another offer's may be
+    granted. ``of_market``: what is denied is all of the offer's market.
+    """
+
+    def __init__(self, cloud: str, code: str, message: str, *, of_market: bool = False) -> None:
+        super().__init__(cloud, code, message)
+        self.of_market = of_market
 
 
 class TransientError(ProviderError):

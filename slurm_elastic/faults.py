@@ -4,6 +4,7 @@
 a suspend, a refusal (no offer left), the end of a hold or a rescue; the process dies there by
 SIGKILL, as a crash would have it, and the tests then prove that a restart repairs everything. With
 ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not exist yet, and makes it.
+With ``SLURM_ELASTIC_FAULT_SIGNAL=STOP`` the process stands still there until it gets SIGCONT.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ POINTS = (
 
 
 def reach(point: str) -> None:
-    """Die here if the environment asks for it."""
+    """Die, or stand still, here if the environment asks for it."""
     if os.environ.get("SLURM_ELASTIC_FAULT") != point:
         return
     once = os.environ.get("SLURM_ELASTIC_FAULT_ONCE")
@@ -64,4 +65,5 @@ def reach(point: str) -> None:
         if Path(once).exists():
             return
         Path(once).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
+    stands = os.environ.get("SLURM_ELASTIC_FAULT_SIGNAL") == "STOP"
+    os.kill(os.getpid(), signal.SIGSTOP if stands else signal.SIGKILL)

@@ -1,11 +1,15 @@
-"""How our services end: on the first SIGTERM or SIGINT, in good order and with status 0."""
+"""How our services end: on the first SIGTERM or SIGINT, in good order and with status 0; and how
+commands do that have something to clear up.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_BREAKING_OFF = (*_ENDING, signal.SIGHUP)
 
 
 def on_end(stop: Callable[[], object]) -> None:
@@ -22,3 +26,22 @@ def on_end(stop: Callable[[], object]) -> None:
 
     for number in _ENDING:
         signal.signal(number, end)
+
+
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, and SIGINT even where the caller had it
+    ignored. Later ones change nothing: they would leave behind what is being cleared up.
+    """
+
+    def interrupt(_number: int, _frame: object) -> None:
+        for number in _BREAKING_OFF:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _BREAKING_OFF}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

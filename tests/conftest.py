@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -19,9 +22,11 @@ from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slo
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.endpoints import isolated_env
 
-# The contract's assertions explain themselves like those of a test module. Before anything imports it.
-pytest.register_assert_rewrite("slurm_elastic.testing")
-pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
+# A contract's assertions explain themselves like those of a test module. Before anything imports it.
+pytest.register_assert_rewrite(
+    "slurm_elastic.testing", "tests.slurm.contract", "tests.checkpointers.contract"
+)
+pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()
 _isolated = isolated_env(os.environ)
@@ -139,3 +144,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     slowest = sorted(_spent.items(), key=lambda spent: spent[1], reverse=True)
     lines = [f"{seconds:8.1f} s  {file}\n" for file, seconds in slowest]
     (cache / "slowest.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A short directory that every user reaches: those of pytest are their user's alone."""
+    made = Path(tempfile.mkdtemp(prefix="slurm-elastic-test-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from needs import missing
 from patience import patience
 
 LIBVIRTD = shutil.which("libvirtd", path="/usr/sbin:/usr/bin")
@@ -307,7 +308,7 @@ class Daemon:
 def running_libvirtd() -> Iterator[Daemon]:
     """Skips where there is none. All that it started ends with it."""
     if LIBVIRTD is None:
-        pytest.skip("libvirtd is not installed")
+        pytest.skip(missing("libvirtd"))
     directory = Path(tempfile.mkdtemp(prefix="se-libvirt-"))
     try:
         daemon = Daemon(directory)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from needs import missing
 from patience import patience
 
 CLONE_NEWNET = 0x40000000
@@ -32,9 +32,8 @@ def why_not() -> str | None:
     """Why there can be no such hosts here; None if there can."""
     if os.getuid() != 0:
         return "network namespaces are root's"
-    missing = [p for p in PROGRAMS if not shutil.which(p, path=PATH)]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
+    if reason := missing(*PROGRAMS):
+        return reason
     if not Path("/dev/net/tun").exists():
         return "no /dev/net/tun for wireguard-go"
     probe = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -36,6 +37,16 @@ def test_it_dies_once(tmp_path: Path) -> None:
     env = {"SLURM_ELASTIC_FAULT": POINTS[0], "SLURM_ELASTIC_FAULT_ONCE": str(tmp_path / "died")}
     assert reach(POINTS[0], **env) == -signal.SIGKILL
     assert reach(POINTS[0], **env) == 0
+
+
+def test_it_stands_still_until_it_may_go_on() -> None:
+    env = {"SLURM_ELASTIC_FAULT": POINTS[0], "SLURM_ELASTIC_FAULT_SIGNAL": "STOP"}
+    command = [sys.executable, "-c", SCRIPT.format(POINTS[0])]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as stands:
+        _, status = os.waitpid(stands.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        stands.send_signal(signal.SIGCONT)
+        assert stands.communicate()[0] == b"alive\n"
 
 
 @pytest.mark.parametrize("point", POINTS)

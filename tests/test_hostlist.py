@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import unless
 
 from slurm_elastic.hostlist import HostlistError, chunks, compress, expand
 
@@ -74,7 +74,7 @@ def test_five_thousand_nodes_are_one_short_word() -> None:
     assert compress(f"pub{i}" for i in range(1, 5001)) == "pub[1-5000]"
 
 
-@pytest.mark.skipif(not shutil.which("scontrol"), reason="no Slurm commands on this machine")
+@unless("scontrol")
 @settings(max_examples=20, deadline=None)
 @given(st.lists(names, min_size=1, max_size=20))
 def test_slurm_reads_our_hostlists_the_same(tmp_path_factory, some: list[str]) -> None:

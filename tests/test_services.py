@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import unless
 from patience import eventually, patience
 
 from tests.needs import ROOT
@@ -47,6 +48,12 @@ def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
     assert unit["StateDirectory"] == ["slurm-elastic"]
     assert unit["StateDirectoryMode"] == ["0700"]
     assert unit["UMask"] == ["0077"]
+
+
+def test_the_daemon_may_lower_the_priority_of_what_users_ask_for() -> None:
+    """By nice(2), which @resources has."""
+    filters = settings("slurm-elasticd.service")["SystemCallFilter"]
+    assert filters[-1] == "setpriority"
 
 
 def test_the_watchdog_shares_nothing_with_the_daemon_that_could_stop_both() -> None:
@@ -111,6 +118,7 @@ EXPOSURE = {
     "slurm-elastic-ckptman.service": 3.5,
     "slurm-elastic-watchdog.service": 3.5,
     "slurm-elastic-web.service": 3.5,
+    "slurm-elastic-metrics.service": 3.5,
     "slurm-elastic-ckpt-sweep.service": 3.5,
     "slurm-elastic-agent.service": 3.5,
     "slurm-elastic-hub.service": 3.5,
@@ -123,7 +131,7 @@ def test_every_unit_is_measured() -> None:
     assert {path.name for path in ETC.glob("*.service")} == set(EXPOSURE)
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd")
+@unless("systemd-analyze")
 @pytest.mark.parametrize(("unit", "most"), EXPOSURE.items(), ids=EXPOSURE)
 def test_what_a_unit_leaves_open_is_little(unit: str, most: float) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(ETC / unit)]
@@ -133,7 +141,7 @@ def test_what_a_unit_leaves_open_is_little(unit: str, most: float) -> None:
     assert float(level[1]) <= most
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd")
+@unless("systemd-analyze")
 def test_what_the_unit_of_jobs_leaves_open_has_a_reason() -> None:
     """Which of it is open is another matter with another release of systemd."""
     page = (ETC.parent / "docs" / "units.md").read_text().partition("## slurm-elastic-local")[2]

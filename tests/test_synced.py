@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ledger_cases import spec
 
-from slurm_elastic import catalogues
+from slurm_elastic import catalogues, writing
 from slurm_elastic.catalogues import Catalogue
 from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
@@ -27,11 +27,8 @@ from slurm_elastic.ckptstate.orders import SaveOrder, drop
 from slurm_elastic.config.configfile import ensure_uuid
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.enrolment import word_of
-from slurm_elastic.hub import files as hub_files
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.local.records import write_atomically
 from slurm_elastic.programs import power
-from slurm_elastic.slurm.transaction import replace_file
 from slurm_elastic.store import lately
 from slurm_elastic.store.refuge import set_aside
 
@@ -69,7 +66,7 @@ def uuid_of_a_cluster(place: Path) -> Path:
 
 
 def configuration_of_slurm(place: Path) -> Path:
-    replace_file(place / "a.conf", b"new", 0o644, None)
+    writing.replace(place / "a.conf", b"new", 0o644)
     return place / "a.conf"
 
 
@@ -122,22 +119,11 @@ def catalogue_of_a_cloud(place: Path) -> Path:
     return place / "kept" / "aws.json"
 
 
-def key_of_the_head(place: Path) -> Path:
-    hub_files.replace(place / "wireguard.key", b"key\n", 0o600)
-    return place / "wireguard.key"
-
-
-def machine_of_this_host(place: Path) -> Path:
-    write_atomically(place / "n1.json", b"{}")
-    return place / "n1.json"
-
-
 BOOK: dict[str, Any] = {"uid": 1000, "directory": "/"}
 WRITERS = (
     request_of_slurm, uuid_of_a_cluster, configuration_of_slurm, order_of_a_person,
     book_of_a_signalled_job, book_of_a_blcr_job, request_to_a_launcher, script_of_a_job,
-    room_of_a_user, secret_of_the_machines, catalogue_of_a_cloud, key_of_the_head,
-    machine_of_this_host,
+    room_of_a_user, secret_of_the_machines, catalogue_of_a_cloud,
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ cr_checkpoint itself runs as the job's user, as does what it restores.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import statedir
+from slurm_elastic import statedir, writing
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -132,7 +131,12 @@ class BlcrCheckpointer:
             size=int(answer.out),
             path=str(self._directory / str(run.job)),
         )
-        self.verify(image)
+        try:
+            self.verify(image)
+        except CheckpointError:
+            if stop:
+                self.release(run)
+            raise
         self._write(run.job, _Records(images=(image, *known)[: self._keep]))
         return image
 
@@ -233,12 +237,7 @@ class BlcrCheckpointer:
     def _write(self, job: int, records: _Records) -> None:
         try:
             self._records.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
-            new = self._records / f"{job}.json.new"
-            with open(new, "wb") as file:
-                file.write(msgspec.json.encode(records))
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(self._records / f"{job}.json")
+            writing.replace(self._records / f"{job}.json", msgspec.json.encode(records))
         except OSError as error:
             raise CheckpointError(f"{error.filename}: {error.strerror}") from error
 

@@ -86,6 +86,10 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class _Manifest(Struct, frozen=True, kw_only=True):
+    job: int
+    attempt: int
+    number: int
+    method: str
     files: dict[str, tuple[int, str]]
 
 
@@ -134,6 +138,8 @@ class LaunchedCheckpointer:
         for image in self.images(run):
             if image.number == answer.image:
                 return image
+        if stop:
+            self._take_back(run)
         raise CheckpointError(f"job {run.label}: image {answer.image} is not whole")
 
     def release(self, run: JobRun) -> None:
@@ -259,11 +265,16 @@ class LaunchedCheckpointer:
     def _files(self, image: Image) -> dict[str, tuple[int, str]]:
         path = Path(image.path) / "manifest.json"
         try:
-            return msgspec.json.decode(self._look(lambda: _read(path)), type=_Manifest).files
+            found = msgspec.json.decode(self._look(lambda: _read(path)), type=_Manifest)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}") from error
         except msgspec.DecodeError as error:
             raise CheckpointError(f"{path}: {error}") from error
+        of = (found.job, found.attempt, found.number, found.method)
+        if of != (image.job, image.attempt, image.number, image.method):
+            told = "it is of job {}, run {}, save {} by {}".format(*of)
+            raise CheckpointError(f"{path}: {told}, not save {image.number} of job {image.label}")
+        return found.files
 
     def _image(self, one: _Listed) -> Image:
         """As seen from here: the directory may be mounted elsewhere than on the nodes."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic import statedir
+from slurm_elastic import statedir, writing
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -272,13 +271,8 @@ class SignalCheckpointer:
     def _write(self, job: int, book: Book) -> None:
         """Whole or not at all, and on the disk before the next step."""
         path = self._path(job)
-        draft = path.with_suffix(".tmp")
         try:
             self._place.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
-            with open(draft, "wb") as file:
-                file.write(msgspec.json.encode(book))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            writing.replace(path, msgspec.json.encode(book))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error

@@ -195,6 +195,8 @@ def _find_or_save(site: Site, move: Migration) -> Migration:
     if image is not None:
         say(site, move, "ckpt-found", f"save {image.number} was complete before a restart")
         return _saved(site, move, image)
+    if fresh:
+        _let_go(site, move)
     return _save(site, move)
 
 
@@ -222,14 +224,16 @@ def _save(site: Site, move: Migration) -> Migration:
     method = site.checkpointers[move.method]
     try:
         image = method.checkpoint(move.run, deadline=until, stop=True)
-        taken = site.now()
-        reach("rescue.after-save")
-        method.verify(image)
     except CheckpointError as error:
         return _failed(site, move, str(error))
     except Exception as error:
         logging.getLogger(__name__).exception("method fails job=%s", move.run.label)
         return _failed(site, move, f"{type(error).__name__}: {error}")
+    taken = site.now()
+    reach("rescue.after-save")
+    if not _verified(site, move, image):
+        _let_go(site, move)
+        return _failed(site, move, f"save {image.number} is not whole")
     return _saved(site, move, replace(image, taken=taken))
 
 
@@ -240,6 +244,14 @@ def _saved(site: Site, move: Migration, image: Image) -> Migration:
     say(site, move, "ckpt-saved", text)
     site.journal.saved(image)
     return _requeue(site, move)
+
+
+def _let_go(site: Site, move: Migration) -> None:
+    """The run was stopped after a save that is not whole: it works until the next one, or until its
+    node is lost.
+    """
+    if why := _why_not_released(site, move):
+        say(site, move, "ckpt-not-released", why, level=logging.ERROR)
 
 
 def _failed(site: Site, move: Migration, why: str) -> Migration:
@@ -441,15 +453,22 @@ def over(
 
 def _release(site: Site, move: Migration, why: str) -> Migration:
     """A run that was stopped for a move that does not come goes on where it is."""
+    if failed := _why_not_released(site, move):
+        return _hold(site, move, failed)
+    return over(site, move, Step.STAYED, why)
+
+
+def _why_not_released(site: Site, move: Migration) -> str:
+    """Empty once the stopped run goes on."""
     method = site.checkpointers.get(move.method)
     try:
         if method is not None:
             method.release(move.run)
     except CheckpointError as error:
-        return _hold(site, move, str(error))
+        return str(error)
     except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
-        return _hold(site, move, f"{type(error).__name__}: {error}")
-    return over(site, move, Step.STAYED, why)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _hold(site: Site, move: Migration, why: str) -> Migration:

@@ -17,6 +17,8 @@ def build(config: str = CONFIG) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "slurm_elastic/__init__.py", b"")
+        trust = resources.files("slurm_elastic").joinpath("trust.py")
+        _add(archive, "slurm_elastic/trust.py", trust.read_bytes())
         for source in sorted(resources.files(__package__).iterdir(), key=lambda s: s.name):
             if source.name.endswith(".py"):
                 _add(archive, f"slurm_elastic/ckptroot/{source.name}", source.read_bytes())

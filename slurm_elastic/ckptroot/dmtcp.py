@@ -1,7 +1,7 @@
 """Method ``dmtcp``: DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1), dmtcp_restart(1)).
 
 All of them run as the user, as does what they restore: nothing here needs root but the directories.
-Each run has a coordinator of its own, on a port that others cannot reach where nft works (guard).
+Each run has a coordinator of its own, on a port that others cannot reach (guard).
 DMTCP saves into a directory of the user's, in the job's own; root copies that from there. So nobody
 but root ever has one of root's files open for writing, and what is read is a bounded number of
 plain files.
@@ -29,6 +29,10 @@ from slurm_elastic.ckptroot.site import Refused, Site
 
 _PROCESSES = 10_000
 """Files in a directory that DMTCP saved into: one for each process, and some more."""
+UNGUARDED = (
+    "nft cannot set rules here, and anybody could end the job by DMTCP's coordinator: install "
+    "nftables on the node (in a container with CAP_NET_ADMIN), or use criu"
+)
 _PORT = 32
 """Bytes of the file with the coordinator's port."""
 
@@ -203,11 +207,13 @@ class Dmtcp:
             time.sleep(0.05)
 
     def _coordinator(self) -> list[str]:
-        """It asks nobody who they are, so its port is for the user and root alone, where nft works;
-        else it is one of DMTCP's own choice.
+        """It asks nobody who they are, so its port is for the user and root alone, or there is
+        none.
         """
         self._guard = self._guard or guarded(self._caller.uid)
-        port = str(self._guard.port if self._guard else 0)
+        if self._guard is None:
+            raise Refused(UNGUARDED)
+        port = str(self._guard.port)
         return ["--new-coordinator", "--coord-port", port, "--port-file", str(self._port_file()),
                 "--interval", "0", "--ckptdir", str(self._port_file().parent)]  # fmt: skip
 
@@ -259,3 +265,7 @@ def available(site: Site) -> None:
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         if not os.access(f"{site.dmtcp}/{name}", os.X_OK):
             raise Refused(f"{site.dmtcp}/{name} is not installed")
+    guard = guarded(0)
+    if guard is None:
+        raise Refused(UNGUARDED)
+    guard.close()

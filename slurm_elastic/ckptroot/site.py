@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_elastic.trust import flaw
+
 CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
+ROOT = (0,)
 _MOST = 1 << 20
 
 
@@ -103,43 +105,28 @@ def read(path: str = CONFIG) -> Site:
     )  # fmt: skip
 
 
-def trust(path: Path, *, directory: bool = False) -> os.stat_result:
-    """Whether nobody but root can change what is at ``path``: it and all above it are root's own,
-    not writable by others (but for sticky directories such as /tmp), no link. Refused if not.
+def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
+    """Refused unless nobody but root can change what is at ``path``: it and all above it are
+    root's own, not writable by others (but for sticky directories such as /tmp), no link. A
+    ``private`` file is readable by root alone.
     """
     if not path.is_absolute() or ".." in path.parts:
         raise Refused(f"{path}: not an absolute path")
-    found = _stat(path)
-    for parent in path.parents:
-        seen = _stat(parent)
-        if not stat.S_ISDIR(seen.st_mode):
-            raise Refused(f"{parent}: a link, or no directory")
-        _roots(parent, seen)
-    if directory != stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode):
-        raise Refused(f"{path}: not a {'directory' if directory else 'file'}, or a link")
-    _roots(path, found)
-    return found
-
-
-def _roots(path: Path, found: os.stat_result) -> None:
-    if found.st_uid != 0:
-        raise Refused(f"{path}: belongs to uid {found.st_uid}, not to root")
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    if found.st_mode & 0o022 and not sticky:
-        raise Refused(f"{path}: others than root may write it")
-
-
-def _stat(path: Path) -> os.stat_result:
+    link = next((place for place in (*reversed(path.parents), path) if place.is_symlink()), None)
+    if link is not None:
+        raise Refused(f"{link}: a link")
     try:
-        return path.lstat()
+        if directory != stat.S_ISDIR(path.lstat().st_mode):
+            raise Refused(f"{path}: not a {'directory' if directory else 'file'}")
+        wrong = flaw(path, ROOT, private=private)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
+    if wrong:
+        raise Refused(wrong)
 
 
 def _read_trusted(path: Path, *, private: bool = False) -> bytes:
-    found = trust(path)
-    if private and found.st_mode & 0o077:
-        raise Refused(f"{path}: others than root may read it")
+    trust(path, private=private)
     try:
         with path.open("rb") as file:
             content = file.read(_MOST + 1)

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import writing
+
 DROPS = "notices"
 """The directory, in the state directory."""
 _NUMBERS = itertools.count(1)
@@ -46,13 +48,6 @@ AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 def drop(directory: Path, order: AnyOrder, now: float) -> Path:
     """Leave an order; whole or not at all. OSError where that cannot be done."""
     name = f"{int(now * 1e9)}-{os.getpid()}-{next(_NUMBERS)}.json"
-    draft = directory / f".{name}.tmp"
-    with open(draft, "xb") as file:
-        file.write(msgspec.json.encode(order))
-        file.flush()
-        os.fsync(file.fileno())
-        if os.geteuid() == 0:
-            owner = directory.stat()
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-    os.replace(draft, directory / name)
+    owner = writing.owner_in(directory)
+    writing.replace(directory / name, msgspec.json.encode(order), owner=owner)
     return directory / name

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.account import account
 from slurm_elastic.audit_trail import list_subject, pool_subject
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.cli.helptext import examples
@@ -23,7 +24,6 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import BREAKER, COOL_DOWN, DOUBT, Pool
 from slurm_elastic.policies.exclusions import touches
-from slurm_elastic.slurm.account import account
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

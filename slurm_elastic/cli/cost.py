@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import sqlite3
 import sys
 import time
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 from slurm_elastic.books import By, Costs, Line, charges, read_books
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import write_json
+from slurm_elastic.cli.streams import write_csv, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.asks import CostAsk
@@ -175,20 +175,12 @@ def _has_unused(costs: Costs) -> bool:
 
 
 def _print_csv(costs: Costs) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    columns = ["dollars", "unused", "unused_dollars", "dollars_per_hour"]
-    writer.writerow([str(costs.by), *columns])
+    rows = [[str(costs.by), "dollars", "unused", "unused_dollars", "dollars_per_hour"]]
     for line in costs.lines:
-        unused = line.micro if line.unused else line.micro_unused
-        writer.writerow(
-            [
-                line.key,
-                _plain(line.micro),
-                int(line.unused),
-                _plain(unused),
-                f"{_rate(line, costs):.6f}",
-            ]
-        )
+        unused = _plain(line.micro if line.unused else line.micro_unused)
+        rate = f"{_rate(line, costs):.6f}"
+        rows.append([line.key, _plain(line.micro), str(int(line.unused)), unused, rate])
+    write_csv(rows)
 
 
 def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
@@ -200,9 +192,8 @@ def _print_focus(config: Config, since: float, until: float | None, now: float) 
             books = read_books(config, ledger, since, until, now)
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
-    writer = csv.DictWriter(sys.stdout, focus.COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(focus.rows(charges(books), books.runs, config.cluster.name))
+    rows = focus.rows(charges(books), books.runs, config.cluster.name)
+    write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))
     return 0
 
 

@@ -24,8 +24,7 @@ from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.controller.tunnels import Tunnels
 from slurm_elastic.door.answers import Answers
-from slurm_elastic.door.asks import trusted
-from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.door.server import Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.providers import open_providers
@@ -73,6 +72,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
+        closing.callback(slurm.close)
         ledger = Enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)
@@ -86,7 +86,6 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         _keep_catalogues(plain, config, stop, closing)
         tell_used(config, ledger, time.time())
         _answer_users(config, closing)
-        _serve_metrics(config, closing)
         Daemon(site, spool, wake, waiter.nudge, keys=_keys(site), tunnels=_tunnels(config)).run(
             stop
         )
@@ -118,7 +117,7 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
     goes on.
     """
     answers = Answers(config, PromptCli(config.slurm), time.time)
-    door = Door(config.read_socket, answers, Bounds(trusted=trusted(config)))
+    door = Door(config.read_socket, answers, answers.trusts)
     try:
         door.start()
     except OSError as error:
@@ -129,28 +128,6 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
         )  # fmt: skip
     else:
         closing.callback(door.close)
-
-
-def _serve_metrics(config: Config, closing: contextlib.ExitStack) -> None:
-    """Machines are more than metrics, too."""
-    if config.metrics.listen is None:
-        return
-    try:
-        from slurm_elastic.door.scrape import Scrape
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"metrics.listen: Python module {error.name!r} is missing; "
-            "install slurm-elastic[metrics]"
-        ) from error
-    try:
-        scrape = Scrape(config, PromptCli(config.slurm))
-    except OSError as error:
-        log.error(  # noqa: TRY400 - what is wrong is the place, not the code
-            "metrics are not served until a restart: metrics.listen: %s: %s",
-            config.metrics.listen, error.strerror or error,
-        )  # fmt: skip
-    else:
-        closing.callback(scrape.close)
 
 
 def _keys(site: Site) -> MungeKeys | None:

@@ -111,19 +111,29 @@ def leaving(facts: Facts, word: Departure, starts: float) -> list[Machine]:
 def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
     """All that it will do and cost, a line each."""
     machines = leaving(facts, word, starts)
-    dollars = sum(m.instance.price for m in machines)
+    kept = concerned(facts.stopped, word, starts)
     when = f"From {clock(starts)} on: " if starts > facts.now else ""
     verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]
     how = f"at most {word.unavailable} at a time, " if word.unavailable else ""
     mode = "jobs are moved" if word.aggressive else "after their jobs"
-    what = f"{counted(len(machines), 'machine')} at ${dollars:.4f}/h"
-    yield f"{when}{verb} {word.about}: {what} leave, {how}{mode}."
+    subject = f"{when}{verb} {word.about}: "
+    if machines or not kept:
+        yield f"{subject}{_priced(machines, 'machine')} leave, {how}{mode}."
+        subject = ""
+    if kept:
+        are = "is" if len(kept) == 1 else "are"
+        yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
     if word.closes:
         yield f"Nothing new starts there ({counted(len(word.nodes), 'node')}) until `resume`."
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
     yield from _moved(config, facts, jobs) if word.aggressive else _after(facts, jobs, machines)
     if word.to:
         yield from _there(config, facts, word, machines)
+
+
+def _priced(machines: Sequence[Machine], noun: str) -> str:
+    dollars = sum(m.instance.price for m in machines)
+    return f"{counted(len(machines), noun)} at ${dollars:.4f}/h"
 
 
 def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) -> Iterator[str]:

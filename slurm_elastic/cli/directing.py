@@ -16,7 +16,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.directive import scope_of_cloud, scope_of_pool
 from slurm_elastic.door.asks import Order
 from slurm_elastic.door.client import facts_of, order
-from slurm_elastic.door.orders import LONGEST, MAX_REASON
+from slurm_elastic.door.orders import LONGEST, MAX_TEXT
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.units import format_duration, parse_duration
 from slurm_elastic.view import Facts
@@ -37,8 +37,8 @@ def duration(text: str) -> float:
 
 def one_line(text: str) -> str:
     """A reason."""
-    if len(text) > MAX_REASON or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_REASON} characters")
+    if len(text) > MAX_TEXT or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_TEXT} characters")
     return text
 
 

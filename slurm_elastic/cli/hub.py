@@ -17,8 +17,6 @@ from slurm_elastic.config import configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.hub.service import Hub
 
-OTHERS_WRITE = 0o022
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the tunnel and the rules outlive the service."""
@@ -26,14 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)
     try:
-        _require_roots(arguments.config)
+        if os.geteuid() != 0:
+            raise ConfigError("this is for root: systemd starts it")
         config = configfile.load(arguments.config)
         network = config.join.network
         if network is None:
             raise ConfigError("join.network is not configured: there is nothing to serve")
         uids = {0, os.getuid(), uid_of(config)}
         Path(network.socket).parent.mkdir(parents=True, exist_ok=True)
-        hub = Hub(network)
+        hub = Hub(network, config.slurm.conf)
         hub.start()
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)
@@ -52,18 +51,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add_config(made)
     return made
-
-
-def _require_roots(path: Path) -> None:
-    """Root does what the file says, so nobody else may write it. ConfigError."""
-    if os.geteuid() != 0:
-        raise ConfigError("this is for root: systemd starts it")
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if found.st_uid != 0 or found.st_mode & OTHERS_WRITE:
-        raise ConfigError(f"{path}: others than root may write it; chown root, chmod go-w")
 
 
 if __name__ == "__main__":

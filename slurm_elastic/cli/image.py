@@ -17,6 +17,7 @@ from slurm_elastic.image.build import build
 from slurm_elastic.image.check import check
 from slurm_elastic.image.identity import KINDS
 from slurm_elastic.image.recipe import Recipe, problems
+from slurm_elastic.signals import ended_like_ctrl_c
 
 HEARTBEAT = 180
 TIMEOUT = 900
@@ -121,16 +122,18 @@ def run_build(args: argparse.Namespace) -> int:
             raise ConfigError(*(f"{args.recipe}: {text}" for text in found))
     if not args.place.is_dir() and not args.place.parent.is_dir():
         raise SlurmElasticError(f"{args.place.parent} is no directory")
-    build(recipe, args.place, _say)
+    with ended_like_ctrl_c():
+        build(recipe, args.place, _say)
     return 0
 
 
 def run_check(args: argparse.Namespace) -> int:
     """0 where the image is good, else 1."""
-    good = check(
-        args.file, _say, cloud=args.cloud, heartbeat=args.heartbeat, timeout=args.timeout,
-        keep=args.keep,
-    )  # fmt: skip
+    with ended_like_ctrl_c():
+        good = check(
+            args.file, _say, cloud=args.cloud, heartbeat=args.heartbeat, timeout=args.timeout,
+            keep=args.keep,
+        )  # fmt: skip
     print("the image is good" if good else "the image is NO good")
     return 0 if good else 1
 

@@ -12,6 +12,7 @@ import yaml
 from msgspec.structs import replace
 from rich.table import Table
 
+from slurm_elastic import writing
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -173,10 +174,7 @@ def _ask(question: Question) -> str:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(0o644)
-    temporary.replace(path)
+    writing.replace(path, text.encode(), 0o644)
 
 
 def _checked(path: Path) -> int:

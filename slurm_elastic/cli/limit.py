@@ -67,12 +67,9 @@ def _reset(args: argparse.Namespace, config: Config, facts: Facts, scope: str) -
 
 def _number(text: str) -> float:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = float("nan")
-    if not abs(value) < 1e12:  # nor is it NaN
-        raise ConfigError(f"VALUE: {text[:24]!r} is neither a number nor {RESET!r}")
-    return value
+        raise ConfigError(f"VALUE: {text[:24]!r} is neither a number nor {RESET!r}") from None
 
 
 def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str]:

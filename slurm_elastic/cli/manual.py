@@ -15,6 +15,7 @@ from pathlib import Path
 import shtab
 from argparse_manpage.manpage import Manpage
 
+from slurm_elastic import writing
 from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.service import parser_of
@@ -47,7 +48,7 @@ def write(directory: Path) -> None:
     for name, text in {**pages(), **completions()}.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        writing.as_told(path, text)
 
 
 def pages() -> dict[str, str]:

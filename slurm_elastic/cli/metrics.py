@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from slurm_elastic import writing
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.records import may_read
@@ -58,18 +57,5 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(found.decode())
     else:
-        _write(args.output, found)
+        writing.replace(args.output, found, 0o644)
     return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whoever reads it meanwhile has the old one; everybody may."""
-    number, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

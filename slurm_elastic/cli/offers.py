@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -119,12 +120,12 @@ def gather(
     pool: str | None = None,
     nodes: int | None = None,
 ) -> Offers:
-    """Ask and rank. SlurmElasticError where the job or the ledger is not there,
+    """Ask and rank. SlurmElasticError where the job is not there or the ledger cannot be read,
     ConfigError where the pool is not.
     """
     path = config.state / "ledger.db"
     try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+        with _ledger(path) as (ledger, note):
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             about, pools, count = _asked(site, job, pool)
             scopes = {p.name: site.scope(p) for p in pools}
@@ -135,7 +136,23 @@ def gather(
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
     rankings = [_of_pool(config, p, scopes[p.name], now, nodes or count) for p in pools]
-    return Offers(at=now, about=about, pools=tuple(rankings))
+    return Offers(at=now, about=about + note, pools=tuple(rankings))
+
+
+@contextlib.contextmanager
+def _ledger(path: Path) -> Iterator[tuple[Ledger, str]]:
+    """The ledger, and what is to be said of it; before the first start an empty one, as whoever
+    sets a cloud up wants to know what it sells.
+    """
+    if path.exists():
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            yield ledger, ""
+        return
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        contextlib.closing(Ledger(Path(directory) / path.name)) as ledger,
+    ):
+        yield ledger, " (slurm-elasticd has not run yet: nothing runs or cools down)"
 
 
 def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence[Pool], int | None]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from slurm_elastic import writing
 from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_policy
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     for note in setting.told([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+        writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
     return 0
 
 

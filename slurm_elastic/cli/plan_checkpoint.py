@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from rich import box
 from rich.table import Table
 
+from slurm_elastic import writing
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import duration, tell_unbought, told
+from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.checkpoint import AnyPolicy, parse
 from slurm_elastic.policies.policy_text import split, text_of
@@ -85,19 +86,22 @@ def run(args: argparse.Namespace) -> int:
     policies = _policies(args.policies, own)
     outcomes = _simulated(setting, policies)
     best = min(outcomes, key=lambda text: _order(outcomes[text].figures))
-    beside = compared(outcomes[best], outcomes[own], args.seed) if best != own else None
+    beside = compared(outcomes[best], outcomes[own]) if best != own else None
     rows = [Row(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()]
     console = Output()
     tell_unbought({row.policy: row.figures for row in rows}, console)
     console.print(_table(rows, best, own))
     console.print(_advice(rows, best, own, beside), markup=False, highlight=False)
+    console.print(SCHEDULER, markup=False, highlight=False)
     for note in setting.told([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         found = Found(
             workload=setting.source, tried=tuple(rows), site=own, cheapest=best, beside=beside
         )
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
     return 0
 
 

@@ -12,11 +12,13 @@ from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from slurm_elastic import writing
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import duration, tell_unbought, told, unserved
+from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told, unserved
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
@@ -25,7 +27,7 @@ from slurm_elastic.simulate.comparison import LEAST, Comparison, compared
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
-from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
+from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neighbours, within
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -84,12 +86,14 @@ def run(args: argparse.Namespace) -> int:
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
     now = next((one for one in tried if one.policy == CONFIGURED), None)
-    beside = _beside(setting, chosen, now, args.seed)
+    beside = _beside(setting, chosen, now)
     console = Output()
     tell_unbought({one.policy: one.figures for one in tried}, console)
-    console.print(_table(best, chosen, now))
+    console.print(_table(apart(best, keep=(chosen, now)), chosen, now))
+    console.print(Text(_how(args, len(tried), len(best)), style="dim"))
     for sentence in _compare(chosen, now, beside):
         console.print(sentence, markup=False, highlight=False)
+    console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     notes = setting.told(one.policy for one in tried)
     for note in (*notes, *unserved([chosen] if chosen else [])):
@@ -102,12 +106,14 @@ def run(args: argparse.Namespace) -> int:
         beside=beside,
     )
     if args.json:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
     if args.plot:
         from slurm_elastic.cli.plots import front_page
 
         page = front_page(tried, best, chosen, now, setting.source)
-        args.plot.write_text(page, encoding="utf-8")
+        writing.as_told(args.plot, page)
     return 0 if chosen else 1
 
 
@@ -141,9 +147,7 @@ def _tried(
     return [Tried(policy=policy, figures=outcome.figures)]
 
 
-def _beside(
-    setting: history.Setting, chosen: Tried | None, now: Tried | None, seed: int
-) -> Comparison | None:
+def _beside(setting: history.Setting, chosen: Tried | None, now: Tried | None) -> Comparison | None:
     """Both are simulated once more: of what was tried only the figures are kept."""
     if chosen is None or now is None or chosen == now:
         return None
@@ -151,7 +155,7 @@ def _beside(
         simulate(setting.jobs, setting.scenario(one.policy), setting.history.start)
         for one in (chosen, now)
     )
-    return compared(ours, other, seed)
+    return compared(ours, other)
 
 
 def _compare(chosen: Tried | None, now: Tried | None, beside: Comparison | None) -> Iterator[str]:
@@ -167,6 +171,20 @@ def _compare(chosen: Tried | None, now: Tried | None, beside: Comparison | None)
         )
     else:
         yield f"{chosen.policy} beside the site as it is configured: {told(beside)}."
+
+
+def _how(args: argparse.Namespace, tried: int, best: int) -> str:
+    """The words below the table: which policies it shows, and by what the choice is made."""
+    chosen = "the nearest to the least cost and the least wait at once, each by its range here"
+    if args.max_wait is not None:
+        chosen = f"the cheapest whose jobs wait {args.max_wait} s at most in the mean"
+    if args.budget is not None:
+        chosen = f"the one whose jobs wait least for ${args.budget:,.2f} at most"
+    return (
+        f"{best} of {tried} policies are beaten by no other in both cost and mean wait; those "
+        f"within {NEAR:.1%} of the one above are left out (--json has all). >: {chosen}. now: the "
+        "site as it is configured."
+    )
 
 
 def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None) -> Table:

@@ -71,6 +71,13 @@ def _purchases(plan: Plan, start: int, console: Console) -> None:
 
 def _advice(plan: Plan, console: Console) -> None:
     console.print(f"to buy now: {_what(plan.now, plan.classes) or 'nothing more'}")
+    if plan.outlook:
+        one = plan.outlook
+        console.print(
+            f"what is held then saves {one.value:.1%} of the cost on demand in weeks like the"
+            f" history's ({one.low:.1%} to {one.high:.1%}, by how far single weeks differ)",
+            soft_wrap=True,
+        )
     for fall in plan.falls:
         console.print(
             f"  had only {fall.left:.0%} of the machines been needed: ${fall.cost:,.0f} with what"

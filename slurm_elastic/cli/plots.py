@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.cli import report_text
 from slurm_elastic.cli.history import Setting
-from slurm_elastic.cli.simulate_tables import WORDS
+from slurm_elastic.cli.simulate_tables import SCHEDULER, WORDS
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Offer
 from slurm_elastic.policies.checkpoint import AnyPolicy
@@ -92,9 +92,10 @@ def report_page(
     upright = list(zip(head, *rows, strict=True))
     pools = setting.base.pools
     parts = [
-        *map(_paragraph, report_text.conclusion(runs, seed)),
+        *map(_paragraph, report_text.conclusion(runs)),
         table(upright[0], upright[1:]),
         _paragraph(" ".join(WORDS.split()), "note"),
+        _paragraph(SCHEDULER),
         *_section("Assumptions"),
         *map(_paragraph, report_text.assumptions(setting, seed, policies)),
         table(*report_text.machines(pools)),

@@ -36,6 +36,7 @@ from slurm_elastic.sandbox.rehearsal import (
     parse_jobs,
 )
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
+from slurm_elastic.signals import ended_like_ctrl_c
 
 USER = "nobody"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             elastic={"checkpoint": dict(CHECKPOINT)},
         )
     )
-    with _ended_like_ctrl_c():
+    with ended_like_ctrl_c():
         console.print("A cluster on this machine: real slurmctld and slurmd's, emulated clouds")
         sandbox.up(lambda step: console.print(f"  {step}"))
         kept = False
@@ -108,21 +109,6 @@ def verdict(problems: Sequence[str]) -> list[str]:
     count = len(JOBS)
     summary = f"{count} of {count} jobs completed, 0 instances left, on-premises used first"
     return [f"{summary}, multi-node jobs inside one partition"]
-
-
-@contextlib.contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP clear up too, and SIGINT even where the caller had it ignored."""
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {s: signal.signal(s, interrupt) for s in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _print_logs(sandbox: Sandbox) -> None:

@@ -24,7 +24,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """A head and its rows."""
 
 
-def conclusion(runs: Runs, seed: int) -> list[str]:
+def conclusion(runs: Runs) -> list[str]:
     """The policies that never bought a machine; then the cheapest policy and the one whose jobs
     wait least, each beside the first.
     """
@@ -43,7 +43,7 @@ def conclusion(runs: Runs, seed: int) -> list[str]:
         sentences.append(f"{name} {why}: {_paid(outcomes[name].figures)}.")
         if name == first_name:
             continue
-        found = compared(outcomes[name], first, seed)
+        found = compared(outcomes[name], first)
         sentences.append(
             f"Beside {first_name}: {told(found)}." if found else
             f"How sure that is beside {first_name} nobody can say: the history has fewer than "

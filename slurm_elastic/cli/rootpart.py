@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from slurm_elastic import writing
 from slurm_elastic.ckptroot.bundle import build
 from slurm_elastic.ckptroot.site import CONFIG
 from slurm_elastic.cli.helptext import examples
@@ -31,7 +32,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
     file: Path = args.file
-    file.write_bytes(build())
-    file.chmod(0o755)
+    writing.replace(file, build(), 0o755)
     print(f"wrote {file}: {file.stat().st_size} bytes\n{NEXT}")
     return 0

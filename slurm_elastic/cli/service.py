@@ -59,6 +59,7 @@ def run_parsed(
     log_plainly(args.log_level.upper())
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
+        configfile.require_ours(args.config)
         config = load(args.config)
         _require(config)
         if lock is None:

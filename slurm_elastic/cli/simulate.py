@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import writing
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -84,12 +85,14 @@ def run(args: argparse.Namespace) -> int:
     for note in (*result.notes, *result.complaints):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        writing.as_told(
+            args.json, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
+        )
     if args.html:
         from slurm_elastic.cli.plots import report_page
 
         page = report_page(runs, setting, *cells(result.rows), args.seed)
-        args.html.write_text(page, encoding="utf-8")
+        writing.as_told(args.html, page)
     return 0
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.simulate.comparison import DRAWS, Comparison, Interval
+from slurm_elastic.simulate.comparison import Comparison, Interval
 from slurm_elastic.simulate.outcome import Figures
 
 
@@ -54,6 +54,13 @@ anyway, in which a job has the machine. peak: most machines at a time. slowdown:
 in the mean, with runs of 10 s at least. lost h: machine-hours of work that interruptions took."""
 """The meaning of the table's words."""
 
+SCHEDULER = (
+    "The simulated scheduler serves jobs in the order of their submission, with EASY backfill. It "
+    "knows no priorities, fair-share, QOS, limits of partitions or associations, dependencies, "
+    "reservations or preemption: where these decide who runs first, waits will differ."
+)
+"""To be read with each advice from a simulation."""
+
 
 def render(rows: Sequence[PolicyRow], console: Console) -> None:
     """Print the table; upright, a line a figure, where it would not fit across."""
@@ -64,6 +71,7 @@ def render(rows: Sequence[PolicyRow], console: Console) -> None:
     else:
         _upright(head, lines, console)
     console.print(Text(" ".join(WORDS.split()), style="dim"))
+    console.print(Text(SCHEDULER))
 
 
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
@@ -89,8 +97,8 @@ def told(comparison: Comparison) -> str:
     unsure = [name for name, one in (("cost", saving), ("wait", wait)) if one.low < 0 < one.high]
     doubt = f"; which way the {' and the '.join(unsure)} would go is not sure" if unsure else ""
     return (
-        f"{cost}, and jobs wait {waits} (in parentheses: 90 % of {DRAWS:,} draws of the history's "
-        f"{comparison.weeks} weeks){doubt}"
+        f"{cost}, and jobs wait {waits} (in parentheses: what to expect of as many weeks to come, "
+        f"by how far single ones of these {comparison.weeks} differ){doubt}"
     )
 
 

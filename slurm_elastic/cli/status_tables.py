@@ -110,7 +110,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     if view.instances:
         yield machines(view.instances, width, top, screen.sort)
     elif not view.ledger_error:
-        yield Text("No machine is paid.", style=_DIM)
+        yield _no_machine(sum(pool.stopped for pool in view.pools))
     yield from _not_now(view, top, wide=wide)
     if view.checkpoints:
         yield from _saves(view.checkpoints, top)
@@ -118,6 +118,13 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield _budgets(view.budgets)
     if view.totals:
         yield _totals_small(view.totals) if small else _totals(view.totals)
+
+
+def _no_machine(kept: int) -> Text:
+    if not kept:
+        return Text("No machine is paid.", style=_DIM)
+    told = "1 stopped machine is" if kept == 1 else f"{kept} stopped machines are"
+    return Text(f"No machine runs; {told} paid for.")
 
 
 def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[RenderableType]:

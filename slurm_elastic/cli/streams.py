@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import logging
 import os
 import re
 import sys
+from collections.abc import Iterable
+from textwrap import indent
 from typing import Any
 
 import msgspec
@@ -25,6 +28,11 @@ _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
+
+
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Beginnings of what spreadsheets calculate, as narrow and as wide characters."""
+_NUMBER = re.compile(r"[+-]?[\d.]+")
 
 
 def prepare() -> None:
@@ -68,7 +76,7 @@ def visible(text: str) -> str:
 
 class PlainFormatter(logging.Formatter):
     """Each message is one line of plain characters, whoever's words are in it: a job's comment must
-    neither rule a terminal nor look like a line of ours. A traceback keeps its lines.
+    neither rule a terminal nor look like a line of ours. A traceback keeps its lines, indented.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
@@ -80,7 +88,11 @@ class PlainFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802
         """The traceback, which may quote anything."""
-        return visible(super().formatException(ei))
+        return indent(visible(super().formatException(ei)), "  ", lambda _: True)
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        """The calls that led to a message."""
+        return indent(visible(stack_info), "  ", lambda _: True)
 
 
 def _to_journal() -> bool:
@@ -106,6 +118,22 @@ def as_json(document: object) -> str:
         return msgspec.json.encode(document).decode()
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(document))
+
+
+def write_csv(rows: Iterable[Iterable[object]]) -> None:
+    """Comma-separated values on stdout, of which none rules a terminal or a spreadsheet."""
+    csv.writer(sys.stdout, lineterminator="\n").writerows(map(_cell, row) for row in rows)
+
+
+def _cell(value: object) -> object:
+    """Text that a spreadsheet would take for a formula begins with an apostrophe, as its users have
+    it for text.
+    """
+    if not isinstance(value, str):
+        return value
+    text = visible(value).replace("\n", "\\n").replace("\t", "\\t")
+    is_formula = text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 def write_json(document: object) -> None:

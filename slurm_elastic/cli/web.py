@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import grp
 import os
 import re
 import secrets
@@ -24,6 +26,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.asks import CostAsk
 from slurm_elastic.door.client import costs_of
+from slurm_elastic.door.orders import name_of
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
@@ -35,11 +38,11 @@ if TYPE_CHECKING:
 
     from slurm_elastic.web.listening import Place
 
-LISTEN = "127.0.0.1:8411"
+PORT = 8411
+"""A port of loopback where nothing else is told; on a desk, and here where one is asked for."""
 DOCTOR = 300.0
 """Seconds for which doctor's findings are shown again, and for which it is waited for."""
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-FRESH = {"status": PERIOD, "day": 60.0, "explain": 2.0, "cost": 30.0, "doctor": DOCTOR}
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,17 +51,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "web",
         description="Serve a page with the cluster now, its day, decisions, costs, checkpoints and "
         "doctor's findings. It changes nothing and shows what these commands show to whoever runs "
-        "it: to a user as much as PrivateData allows. It listens on this host alone, at a port "
-        "whose address has a key, or at a unix socket that only its owner (and --group) can open.",
-        epilog=examples(
-            "slurm-elastic web",
-            "slurm-elastic web --listen /run/user/1000/slurm-elastic.sock",
-        ),
+        "it: to a user as much as PrivateData allows. It listens at a unix socket that only its "
+        "owner (and --group) can open, or, where that is asked for, at a port of this host alone, "
+        "whose address has a key.",
+        epilog=examples("slurm-elastic web", f"slurm-elastic web --listen 127.0.0.1:{PORT}"),
     )
     parser.add_argument(
-        "--listen", type=_place, metavar="PATH|HOST:PORT", default=LISTEN,
+        "--listen", type=_place, metavar="PATH|HOST:PORT",
         help="listen at this unix socket, or at this port of loopback (0: any that is free; "
-        f"default: {LISTEN})",
+        "default: a socket of the user's own, which is told)",
     )  # fmt: skip
     parser.add_argument(
         "--group", metavar="GROUP", default="",
@@ -75,22 +76,25 @@ def run(args: argparse.Namespace) -> int:
     """Serve until it is interrupted."""
     config = load(Path(args.config))
     try:
-        from slurm_elastic.web.listening import listening
+        from slurm_elastic.web.listening import listening, own_place
         from slurm_elastic.web.server import OWN_NAMES, application, serve
     except ModuleNotFoundError as error:
         raise SlurmElasticError(
             f"Python module {error.name!r} is missing; install slurm-elastic[dashboard]"
         ) from error
-    where: Place = args.listen
-    if args.group and where.path is None:
+    where: Place | None = args.listen
+    if args.group and (where is None or where.path is None):
         raise SlurmElasticError("--group is for a unix socket: give --listen a path")
-    key = "" if where.path else secrets.token_urlsafe(24)
-    made = Documents(sources(config, PromptCli(config.slurm), Path(args.config)), FRESH)
-    with listening(where, args.group) as link:
+    made = Documents(sources(config, PromptCli(config.slurm), Path(args.config)))
+    with contextlib.ExitStack() as closing:
+        where = where or closing.enter_context(own_place())
+        link = closing.enter_context(listening(where, args.group))
+        key = "" if where.path else secrets.token_urlsafe(24)
         port = 0 if where.path else link.getsockname()[1]
-        print(f"slurm-elastic web: {_told(where, port, key)}", flush=True)
+        print(f"slurm-elastic web: {_told(where, port, key, args.group)}", flush=True)
         names = {*OWN_NAMES, *args.name, *([where.host] if where.host else [])}
-        serve(application(made, names=sorted(names), key=key), link)
+        app = application(made, names=sorted(names), key=key)
+        serve(app, link, grp.getgrnam(args.group).gr_gid if args.group else None)
     return 0
 
 
@@ -100,17 +104,18 @@ def wsgi() -> WSGIApplication:
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     config = load(file)
-    return application(Documents(sources(config, PromptCli(config.slurm), file), FRESH))
+    return application(Documents(sources(config, PromptCli(config.slurm), file)))
 
 
 def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, Source]:
     """The documents of the page, as the commands of the same names print them."""
+    partial = functools.partial
     return {
-        "status": functools.partial(_status, config, slurm),
-        "day": functools.partial(_day, config, slurm),
-        "explain": functools.partial(_explain, config, slurm),
-        "cost": functools.partial(_cost, config),
-        "doctor": functools.partial(_doctor, file),
+        "status": Source(make=partial(_status, config, slurm), fresh=PERIOD),
+        "day": Source(make=partial(_day, config, slurm), fresh=60.0),
+        "explain": Source(make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)),
+        "cost": Source(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
+        "doctor": Source(make=partial(_doctor, file), fresh=DOCTOR),
     }
 
 
@@ -174,8 +179,13 @@ def _host(text: str) -> str:
     return text.lower()
 
 
-def _told(where: Place, port: int, key: str) -> str:
+def _told(where: Place, port: int, key: str, group: str) -> str:
     if where.path is not None:
         path = where.path.absolute()
-        return f"listening at {path}; from your desk: ssh -L 8411:{path} {os.uname().nodename}"
+        head = os.uname().nodename
+        there = head if group else f"{name_of(os.geteuid())}@{head}"
+        return (
+            f"listening at {path}; from your desk: ssh -L {PORT}:{path} {there}, "
+            f"then http://localhost:{PORT}/"
+        )
     return f"http://{where.host}:{port}/?key={key}"

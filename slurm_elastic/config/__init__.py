@@ -36,7 +36,7 @@ from slurm_elastic.config.numbers import (
 )
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
-from slurm_elastic.config.telling import Metrics, Notify
+from slurm_elastic.config.telling import Notify
 from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
@@ -179,7 +179,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policies: SitePolicies = field(default_factory=SitePolicies)
     join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    metrics: Metrics = field(default_factory=Metrics)
     notify: Notify = field(default_factory=Notify)
     books: BooksSettings = field(default_factory=BooksSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (

@@ -19,6 +19,8 @@ DOLLARS = "dollars_per_hour"
 BUDGETS = ("per_day", "per_month")
 MAX_NODES = "max_nodes"
 _PAYERS = (ACCOUNT, USER)
+MOST = 1e12
+"""Above every limit that means anything: such amounts can be added and counted in millionths."""
 KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
 
 P = TypeVar("P", bound=CloudPolicies)
@@ -123,6 +125,8 @@ def configured(config: Config, scope: str, key: str) -> float | None:
 
 def checked(scope: str, key: str, value: float) -> LimitChange:
     """The change; ConfigError where the value cannot be one of that limit."""
+    if not abs(value) < MOST:  # nor is it NaN
+        raise ConfigError(f"{key} is a number below {MOST:g}, not {value:g}")
     if key in (*COUNTS, MAX_NODES) and (value != int(value) or value < 0):
         raise ConfigError(f"{key} is a number of machines from 0 on, not {value:g}")
     if key in BUDGETS and value <= 0:

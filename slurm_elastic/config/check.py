@@ -271,20 +271,6 @@ def _choices(draft: Draft) -> None:
             draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
 
 
-_LISTEN = re.compile(r"(?:127(?:\.\d{1,3}){3}|localhost):(\d{1,5})", re.ASCII)
-
-
-def _metrics(draft: Draft) -> None:
-    at = ("metrics", "listen")
-    listen = draft.value(at, str)
-    if listen is None:
-        return
-    found = _LISTEN.fullmatch(listen)
-    if found is None or not 1 <= int(found[1]) <= 65535:
-        expected = "an address and port on loopback, such as 127.0.0.1:9341"
-        draft.problems.add(at, shown(listen), expected)
-
-
 def _notify(draft: Draft) -> None:
     _path(draft, ("notify", "mail_program"), draft.value(("notify", "mail_program"), str))
     command = draft.value(("notify", "command"), tuple) or ()
@@ -310,6 +296,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _node_names,
     _paths,
     _choices,
-    _metrics,
     _notify,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Hashable
@@ -20,6 +19,8 @@ from typing import TypeVar, cast
 import msgspec.inspect as mi
 from msgspec.structs import replace
 
+from slurm_elastic import trust, writing
+from slurm_elastic.account import account
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
@@ -44,10 +45,17 @@ def load(path: Path, *, whole: bool = False) -> Config:
 def read(path: Path, *, whole: bool = False) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
-    Raises ConfigError for anything that is wrong with either file. That a kind of cloud cannot be
+    Raises ConfigError for anything that is wrong with either file, where root reads them also if
+    another could have written them. That a kind of cloud cannot be
     used is wrong with its clouds alone (``UnusableCloud``), unless all has to be ``whole``.
     """
+    is_root = os.geteuid() == 0
+    if is_root:
+        require_ours(path)
     config = parse(_text(path), str(path), whole=whole)
+    if is_root:
+        with contextlib.suppress(KeyError):
+            trust.also(account(config.slurm.user).pw_uid)
     kept = read_uuid(path)
     if kept is None:
         return config
@@ -58,6 +66,19 @@ def read(path: Path, *, whole: bool = False) -> Config:
             f" {_uuid_file(path)}: remove one of them"
         )
     return replace(config, cluster=replace(config.cluster, uuid=kept))
+
+
+def require_ours(path: Path) -> None:
+    """ConfigError unless nobody but root and who we are could have written the configuration and
+    the UUID beside it: whoever goes by it runs what it names.
+    """
+    for file in (path, _uuid_file(path)):
+        try:
+            wrong = trust.flaw(file, trust.roots())
+        except OSError:
+            continue  # who reads it tells that
+        if wrong:
+            raise ConfigError(f"{file}: others may have written it: {wrong}")
 
 
 def parse(text: str, source: str, *, whole: bool = True) -> Config:
@@ -127,7 +148,7 @@ def ensure_uuid(path: Path) -> str:
         return kept
     file = _uuid_file(path)
     try:
-        _create(file, f"{uuid.uuid4()}\n")
+        writing.create(file, f"{uuid.uuid4()}\n".encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
     made = read_uuid(path)
@@ -138,26 +159,6 @@ def ensure_uuid(path: Path) -> str:
 
 def _uuid_file(path: Path) -> Path:
     return path.parent / UUID_FILE
-
-
-def _create(file: Path, text: str) -> None:
-    """Write ``file`` whole or not at all, and leave one that exists as it is."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as temporary:
-            os.fchmod(descriptor, 0o644)
-            temporary.write(text)
-            temporary.flush()
-            os.fsync(descriptor)
-        with contextlib.suppress(FileExistsError):
-            os.link(name, file)
-    finally:
-        os.unlink(name)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _text(path: Path) -> str:

@@ -86,8 +86,8 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     the file of the head's public key, beside the private one, which root alone reads; ``socket``
     is root's part's.
 
-    ``firewall``: the TCP ``ports`` of the head are open to live machines and to the networks
-    ``trusted`` only.
+    ``ports``: TCP ports of the head that live machines reach through a tunnel, besides Slurm's own.
+    ``firewall``: they are open to live machines and to the networks ``trusted`` only.
     """
 
     kind: NetworkKind = NetworkKind.WIREGUARD

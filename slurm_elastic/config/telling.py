@@ -1,4 +1,4 @@
-"""Who is told what: the sections ``metrics`` and ``notify``, as frozen values."""
+"""Who is told what: the section ``notify``, as frozen values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from enum import StrEnum
 from msgspec import Struct
 
 from slurm_elastic.config.numbers import Seconds
-
-
-class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``listen``: where slurm-elasticd serves ``/metrics``, on loopback; None: it does not."""
-
-    listen: str | None = None
 
 
 class Event(StrEnum):

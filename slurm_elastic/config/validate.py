@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
@@ -27,6 +26,7 @@ from slurm_elastic.config.requirements import (
     lacks,
     parse_range,
 )
+from slurm_elastic.config.scratch import never_wiped
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.units import format_duration
 
@@ -344,11 +344,6 @@ _HOST_KEY = re.compile(
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
 )
 _MOST_PORT = 65535
-_NEVER_WIPED = frozenset(
-    f"/{name}"
-    for name in ("", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "root", "run",
-                 "sbin", "srv", "usr", "var", "var/lib", "var/spool")
-)  # fmt: skip
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -418,11 +413,10 @@ def _gate(draft: Draft, join: Join) -> None:
     if join.check is not None and not join.check.strip():
         draft.problems.add(("join", "check"), shown(join.check), "a command")
     for number, text in enumerate(join.wipe):
-        path = PurePosixPath(text)
-        plain = text.isprintable() and path.is_absolute() and ".." not in path.parts
-        if not plain or str(path) in _NEVER_WIPED or path.parts[1:2] in (("proc",), ("sys",)):
+        if why := never_wiped(text):
+            found = f"{shown(text)}, {why}"
             expected = "a directory for jobs' files, such as /scratch or /tmp"
-            draft.problems.add(("join", "wipe", number), shown(text), expected)
+            draft.problems.add(("join", "wipe", number), found, expected)
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:

@@ -18,8 +18,10 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.departures import CORRELATION, Departures
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.directive import (
+    LIMITS,
     Departure,
     Directive,
+    LimitChange,
     scope_of_cloud,
     scope_of_pool,
 )
@@ -53,7 +55,8 @@ class Directives:
         for one in site.ledger.directives():
             if one.until is not None and one.until <= now and site.ledger.end_directive(one.number):
                 why = f"its time is over: {told(one, now)}"
-                site.record(CORRELATION, "directive-over", subjects_of(site.config, one), why)
+                subjects = subjects_of(site.config, one)
+                site.record(correlation_of(one), "directive-over", subjects, why)
                 log.info("directive over number=%d: %s", one.number, why)
 
     def _keep(self, closed: Mapping[str, str]) -> None:
@@ -82,6 +85,11 @@ def closed_nodes(site: Site) -> dict[str, str]:
     single = stopped_nodes(directives, now)
     found = {node: why for node, why in single.items() if node in site.pool_of}
     return found | {n: why for name, why in pools.items() for n in site.pools[name].nodes}
+
+
+def correlation_of(one: Directive) -> str:
+    """The correlation of a decision on it."""
+    return LIMITS if isinstance(one.word, LimitChange) else CORRELATION
 
 
 def subjects_of(config: Config, one: Directive) -> tuple[str, ...]:

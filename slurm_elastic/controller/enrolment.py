@@ -13,16 +13,15 @@ import contextlib
 import hashlib
 import hmac
 import logging
-import os
 import re
 import secrets
 import socket
 import socketserver
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from slurm_elastic import writing
 from slurm_elastic.bounded import Budget, Exceeded, Seats, line_of
 from slurm_elastic.hub.link import run
 from slurm_elastic.policies.peers import ENROL_PORT
@@ -50,12 +49,7 @@ def word_of(state: Path, generation: str) -> str:
 def _secret(path: Path) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as draft:
-        draft.write(secrets.token_bytes(32))
-        draft.flush()
-        os.fsync(draft.fileno())
-        with contextlib.suppress(FileExistsError):  # another thread was first: its secret counts
-            os.link(draft.name, path)
+    writing.create(path, secrets.token_bytes(32))  # where another thread was first, its one counts
     return path.read_bytes()
 
 

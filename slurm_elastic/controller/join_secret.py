@@ -4,8 +4,11 @@ auth/slurm.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from slurm_elastic import trust
+from slurm_elastic.account import account
 from slurm_elastic.config.joining import Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.slurm import keyset
@@ -56,10 +59,13 @@ def read_slurm_keys(path: str) -> keyset.KeySet:
 
 
 def require_private(path: str, what: str) -> None:
-    """ConfigError where others than the owner may read or write the file."""
+    """ConfigError where others than we, or munged, may have written the file, or may read it."""
+    munged = set()
+    with contextlib.suppress(KeyError):
+        munged = {account("munge").pw_uid}
     try:
-        mode = Path(path).stat().st_mode
+        wrong = trust.flaw(path, trust.ours() | munged, private=True)
     except OSError as error:
         raise ConfigError(f"{what}: {path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
-        raise ConfigError(f"{what}: {path} may be read by others; chmod 0400 {path}")
+    if wrong:
+        raise ConfigError(f"{what}: {wrong}")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic import writing
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
 from slurm_elastic.controller.join_secret import owner_of, read_munge_key, require_private
@@ -160,21 +161,13 @@ def put_copy(ssh: Ssh, text: bytes) -> None:
     of before stays beside it. ConfigError where it cannot be written.
     """
     path = Path(ssh.secret)
-    temporary = path.with_name(f".{path.name}{NEXT}")
+    before = path.with_name(path.name + BEFORE)
     try:
-        owner = path.stat()
-        temporary.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(temporary, flags, 0o400), "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.geteuid() == 0:
-            os.chown(temporary, owner.st_uid, owner.st_gid)
-        before = path.with_name(path.name + BEFORE)
+        found = path.stat()
+        owner = (found.st_uid, found.st_gid) if os.geteuid() == 0 else None
         before.unlink(missing_ok=True)
         os.link(path, before)
-        temporary.replace(path)
+        writing.replace(path, text, 0o400, owner)
     except OSError as error:
         what = "slurm_keys" if ssh.slurm_keys else "munge_key"
         raise ConfigError(f"join.ssh.{what}: {path}: {error.strerror}") from error

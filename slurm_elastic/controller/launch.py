@@ -15,16 +15,24 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     ProviderError,
     QuotaError,
     SlurmError,
     TransientError,
     UnsettledError,
+    bounded,
 )
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
 from slurm_elastic.model import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
-from slurm_elastic.policies.exclusions import after_partial, after_refusal, keys_of, strikes_of
+from slurm_elastic.policies.exclusions import (
+    DENIED,
+    after_partial,
+    after_refusal,
+    keys_of,
+    strikes_of,
+)
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
 from slurm_elastic.slurm import node_updates
@@ -86,7 +94,8 @@ def launch(
         return _refused(site, spec, error, in_doubt=call.in_doubt)
     except Exception as error:
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
-        return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
+        why = bounded(f"{type(error).__name__}: {error}")
+        return Launched(outcome=Outcome.IN_DOUBT, why=why)
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
     record_launch(site, spec, instances, request, tell)
@@ -195,15 +204,28 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
 
 
 def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
-    others = [(o, why) for o, why in refusals(site, spec) if o.key != spec.offer.key]
-    for offer, why in (*others, (spec.offer, error)):
+    for offer, why in _refused_offers(site, spec, error):
         site.ledger.exclude(cool_down_for(site, offer, why))
-    if isinstance(error, AuthError):
+    if isinstance(error, DeniedError):
+        log.error("cloud denies a launch, grant the right offer=%s error=%s", spec.offer.key, error)
+    elif isinstance(error, AuthError):
         report_auth(site, error)
     if in_doubt and not isinstance(error, CapacityError | QuotaError):
         return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
     site.ledger.failed(spec.generation, str(error), site.now())
     return Launched(outcome=Outcome.REFUSED, why=str(error))
+
+
+def _refused_offers(
+    site: Site, spec: LaunchSpec, error: ProviderError
+) -> Sequence[tuple[Offer, ProviderError]]:
+    """The offers that rest after a launch that failed, each with its own reason. A call that is
+    denied as a whole is denied for all of them; the others may do by themselves.
+    """
+    told = refusals(site, spec)
+    if isinstance(error, DeniedError) and not told:
+        return [(offer, error) for offer in spec.offers]
+    return (*((o, why) for o, why in told if o.key != spec.offer.key), (spec.offer, error))
 
 
 def report_auth(site: Site, error: AuthError) -> None:
@@ -232,6 +254,9 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
     """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
     of_offer, of_market, of_cloud = keys_of(offer)
+    if isinstance(error, DeniedError):
+        key, seconds = of_market if error.of_market else of_offer, timings.capacity_cooldown
+        return grown(site, key, seconds, DENIED, f"{error.code}: {error.message}")
     if isinstance(error, AuthError):
         key, seconds = of_cloud, AUTH_COOLDOWN
     elif isinstance(error, QuotaError):

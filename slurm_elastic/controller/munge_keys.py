@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import re
 import shlex
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -20,7 +18,7 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
-from slurm_elastic import bounded
+from slurm_elastic import bounded, writing
 from slurm_elastic.bounded import BoundedSocket, Budget
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
@@ -121,15 +119,7 @@ class KnownHosts:
             for machine, (host, keys) in sorted(self._keys.items())
             for key in keys
         ]
-        handle, draft = tempfile.mkstemp(dir=self._path.parent, prefix=".known_hosts-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.writelines(lines)
-            os.chmod(draft, 0o644)
-            os.replace(draft, self._path)
-        except OSError:
-            os.unlink(draft)
-            raise
+        writing.replace(self._path, "".join(lines).encode(), 0o644)
 
 
 def _host(address: str, port: int) -> str:

@@ -27,7 +27,7 @@ from slurm_elastic.controller.launch import (
 from slurm_elastic.controller.starting import Caps, start_stopped
 from slurm_elastic.controller.stopping import recipe
 from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instances, terminate
-from slurm_elastic.errors import AuthError, ProviderError, SlurmError
+from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import LedgerState, Machine
@@ -541,7 +541,7 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         why = str(error)
     except Exception as error:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
-        why = f"{provider.name}: {type(error).__name__}: {error}"
+        why = bounded(f"{provider.name}: {type(error).__name__}: {error}")
     else:
         site.dearest.update(worst_prices(offers))
         return offers, ""

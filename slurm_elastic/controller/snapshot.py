@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller.addresses import in_tunnel
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.stopping import recipes_of
-from slurm_elastic.errors import AuthError, ProviderError, SlurmError
+from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
@@ -119,7 +119,7 @@ class CloudReader:
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
         except Exception as error:
-            self._unreadable(f"{cloud}: {type(error).__name__}: {error}", "unreadable")
+            self._unreadable(bounded(f"{cloud}: {type(error).__name__}: {error}"), "unreadable")
             log.exception("cloud cannot be read cloud=%s", cloud)
             return None
         for id_, why in found.doubts.items():

@@ -33,6 +33,8 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model import Exclusion, Usage
 from slurm_elastic.model_ledger import Health
 from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.exclusions import DENIED
+from slurm_elastic.policies.grouping import braces
 from slurm_elastic.policies.leaked_instances import CODE as STRAY
 from slurm_elastic.slurm import siteconf
 
@@ -112,6 +114,7 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
         yield from of_budget(scope_in_words(scope), budget, spent)
     yield from of_rate(config, site.usage())
     yield from of_breakers(ledger.breakers(), now)
+    yield from of_denials(ledger.cool_downs(now))
     yield from of_health(ledger.health())
     yield from of_credentials(ledger.health(), now)
     with (
@@ -250,6 +253,22 @@ def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]
                 text=f"pool {one.scope} is paused: {one.cause}",
                 values={"pool": one.scope, "failures": float(one.count), "until": one.until},
             )
+
+
+def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
+    """Launches for which a right is missing: dearer ones, or none, take their place meanwhile."""
+    denied: dict[str, list[Exclusion]] = {}
+    for one in cool_downs:
+        if one.code == DENIED:
+            denied.setdefault(one.scope.partition("/")[0], []).append(one)
+    for cloud, found in denied.items():
+        offers = ", ".join(braces(one.scope for one in found))
+        yield Occasion(
+            event=Event.CREDENTIALS,
+            key=f"denied/{cloud}",
+            text=f"cloud {cloud} denies launches of {offers}: {found[0].cause}",
+            values={"cloud": cloud},
+        )
 
 
 def of_health(health: Iterable[Health]) -> Iterator[Occasion]:

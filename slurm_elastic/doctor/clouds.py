@@ -17,7 +17,15 @@ from slurm_elastic.credentials import ending, soon
 from slurm_elastic.doctor import catalogue
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import Finding, Level, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.model import (
+    Finding,
+    InstanceState,
+    Level,
+    Limits,
+    NodeRequest,
+    Offer,
+    Pool,
+)
 from slurm_elastic.policies.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.protocols import Examinable, Expiring, Provider
 from slurm_elastic.providers import open_provider
@@ -108,7 +116,8 @@ def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
 
 def _machines(provider: Provider) -> Finding:
     try:
-        count = len(provider.instances())
+        # One that the cloud took is told once more: it is no machine.
+        count = sum(i.state is not InstanceState.TERMINATED for i in provider.instances())
     except ProviderError as error:
         return Finding(
             what="listing machines",

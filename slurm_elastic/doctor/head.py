@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic import statedir
+from slurm_elastic.account import same
 from slurm_elastic.config import Config
 from slurm_elastic.doctor import bursting, services
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
@@ -21,7 +22,6 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import ill, is_down
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, plan
-from slurm_elastic.slurm.account import same
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""

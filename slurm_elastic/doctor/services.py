@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,11 +23,12 @@ from slurm_elastic.heartbeat import (
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.exclusions import sickly
+from slurm_elastic.policies.exclusions import DENIED, sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.slurm import plan
 from slurm_elastic.store.trouble import trouble_of
 
+_ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _STRAYS = (
     "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
     "a cloud that left the configuration: slurm-elastic clear --gone, once they are gone"
@@ -79,10 +81,24 @@ def _by_ledger(
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman can keep what it does."""
+    """Whether slurm-elastic-ckptman can keep what it does, and nodes on this host what it needs."""
+    yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
         yield _cannot_write("checkpoints", why, "a state directory", "slurm-elastic-ckptman")
+
+
+def _guard(config: Config) -> Iterator[Finding]:
+    """The firewall that keeps DMTCP's coordinators from other users, on nodes of this very host."""
+    here = {cloud.name for cloud in config.clouds if cloud.provider == "local"}
+    pools = [pool for pool in config.pools if pool.cloud in here]
+    methods = {(p.checkpoint and p.checkpoint.method) or config.checkpoint.method for p in pools}
+    if "dmtcp" in methods and shutil.which("nft", path=_ROOTS_PATH) is None:
+        yield Finding(
+            what="dmtcp", level=Level.WRONG, found="no nft on this host, where its nodes are",
+            expected="nftables: without it jobs of this method run without checkpoints",
+            advice="apt install nftables, or method criu",
+        )  # fmt: skip
 
 
 def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
@@ -145,8 +161,15 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         offers = (
             found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
         )
+        denied = found[0].code == DENIED
         yield Finding(
-            what="cool-down", level=Level.NOTE, found=f"{offers}, {until:.0f} s more: {reason}"
+            what="cool-down",
+            level=Level.WRONG if denied else Level.NOTE,
+            found=f"{offers}, {until:.0f} s more: {reason}",
+            advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
+            "the pool"
+            if denied
+            else "",
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import grp
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -19,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
+from slurm_elastic.door.apart import apart
 from slurm_elastic.door.asks import (
     MAX_ANSWER,
     Answer,
@@ -31,9 +33,17 @@ from slurm_elastic.door.asks import (
     Order,
     PriceAsk,
     trusted,
+    understood,
 )
 from slurm_elastic.door.orders import carry_out, name_of, no_right
-from slurm_elastic.door.pricing import Seen, habits_now, prices_of, seen_now, sound_ask
+from slurm_elastic.door.pricing import (
+    MOST_ASKED,
+    Seen,
+    habits_now,
+    prices_of,
+    seen_now,
+    sound_ask,
+)
 from slurm_elastic.door.records import read_chain, read_costs, read_day, read_facts
 from slurm_elastic.door.sight import (
     HIDING,
@@ -81,28 +91,37 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 class Kept(Generic[T]):
-    """A value that is read anew when it is ``fresh`` seconds old."""
+    """A value that is read anew when it is ``fresh`` seconds old; whoever asks while it is read
+    waits for that. Thread-safe.
+    """
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
+        self._reading = threading.Lock()
         self._read, self._fresh = read, fresh
         self._value: T | None = None
         self._until = float("-inf")
 
     def get(self) -> T:
-        began = time.monotonic()
-        if self._value is None or began >= self._until:
-            self._value = self._read()
-            took = time.monotonic() - began
-            self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
+        with self._reading:
+            began = time.monotonic()
+            if self._value is None or began >= self._until:
+                self._value = self._read()
+                took = time.monotonic() - began
+                self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
+            return self._value
+
+    def last(self) -> T | None:
+        """As it was read last, for who may not wait; None before the first time."""
         return self._value
 
     def forget(self) -> None:
         """It has changed."""
-        self._value = None
+        with self._reading:
+            self._value = None
 
 
 class Answers:
-    """For one thread."""
+    """Thread-safe: the door asks in several lanes."""
 
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
@@ -129,10 +148,7 @@ class Answers:
     def __call__(self, peer: Peer, line: bytes) -> bytes:
         """The document for one line of a request; an error is told in it."""
         try:
-            ask = msgspec.json.decode(line, type=Ask)
-            document = self._told(peer, ask)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return refused(f"this request is none of this release's: {error}")
+            document = self._told(peer, understood(line))
         except SlurmElasticError as error:
             return refused(str(error))
         if len(document) > MAX_ANSWER:
@@ -149,12 +165,12 @@ class Answers:
             uid, now = None, self._now()
             if viewer is not None:
                 uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
-            return msgspec.json.encode(Answer(costs=read_costs(self._config, ask, now, uid)))
+            return msgspec.json.encode(Answer(costs=apart(read_costs, self._config, ask, now, uid)))
         if isinstance(ask, DayAsk):
             return msgspec.json.encode(Answer(day=self._seen_day(viewer)))
         if isinstance(ask, PriceAsk):
             own = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
-            found = prices_of(self._config, sound_ask(own), self._seen.get())
+            found = apart(prices_of, self._config, sound_ask(own), self._seen.get())
             return msgspec.json.encode(Answer(prices=found))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
@@ -170,6 +186,8 @@ class Answers:
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
             raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
+        if not 0 <= ask.wants < MOST_ASKED:
+            raise SlurmElasticError(f"wants is {ask.wants}, expected a number of nodes")
         why = refusal(ask, viewer) if viewer else ""
         if why:
             raise SlurmElasticError(why)
@@ -189,6 +207,11 @@ class Answers:
         config = self._config
         stale = config.timings.heartbeat_stale
         return told(config.state, read_mark(config.state), self._now(), stale)
+
+    def trusts(self, peer: Peer) -> bool:
+        """Whether it is an operator, by what is known without asking for groups, which may hang."""
+        operators = self._operators.last() or frozenset()
+        return peer.uid in self._trusted or not peer.groups.isdisjoint(operators)
 
     def _is_operator(self, peer: Peer) -> bool:
         return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())

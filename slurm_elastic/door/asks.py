@@ -15,16 +15,19 @@ The last two are for operators.
 from __future__ import annotations
 
 import contextlib
+from enum import StrEnum
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
+from slurm_elastic.account import account
 from slurm_elastic.books import By, Costs
 from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
 from slurm_elastic.view.day import DayView
 
@@ -121,6 +124,33 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
 
 Order = DirectAsk | EndAsk
 Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
+
+
+class Lane(StrEnum):
+    """Where a question waits to be answered; no lane waits for another one."""
+
+    QUICK = "quick"  # what is at hand: facts, orders, refusals
+    RECORDS = "records"
+    APART = "apart"  # what may take long, in a process of its own
+
+
+_LANES = {CostAsk: Lane.APART, PriceAsk: Lane.APART, ChainAsk: Lane.RECORDS, DayAsk: Lane.RECORDS}
+
+
+def understood(line: bytes) -> Ask:
+    """The question of one line. SlurmElasticError where it is none."""
+    try:
+        ask: Ask = msgspec.json.decode(line, type=Ask)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SlurmElasticError(f"this request is none of this release's: {error}") from error
+    return ask
+
+
+def lane_of(line: bytes) -> Lane:
+    """Where its question waits."""
+    with contextlib.suppress(SlurmElasticError):
+        return _LANES.get(type(understood(line)), Lane.QUICK)
+    return Lane.QUICK
 
 
 class Bar(Struct, frozen=True, kw_only=True):

@@ -9,8 +9,7 @@ import sqlite3
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import checked, configured, scope_named
-from slurm_elastic.controller.departures import CORRELATION
-from slurm_elastic.controller.directives import subjects_of
+from slurm_elastic.controller.directives import correlation_of, subjects_of
 from slurm_elastic.directive import (
     VERBS,
     Departure,
@@ -26,7 +25,9 @@ from slurm_elastic.policies.directives import clock, told
 
 LONGEST = 366 * 86400.0
 """Seconds that a directive may hold, or lie ahead."""
-MAX_REASON = 200
+MAX_TEXT = 200
+"""Characters of a text that a person gives."""
+_OF_MACHINES = ("cloud:", "pool:")
 
 
 def no_right(config: Config) -> str:
@@ -103,19 +104,29 @@ def _end_of(config: Config, one: Directive) -> str:
 
 def _check(config: Config, ask: DirectAsk, now: float) -> None:
     word = ask.word
+    _check_text("reason", ask.reason)
+    scope = scope_named(config, word.scope or "cluster")
     if isinstance(word, LimitChange):
-        configured(config, scope_named(config, word.scope or "cluster"), word.key)
-        checked(word.scope, word.key, word.value)
-    elif word.scope:
-        scope_named(config, word.scope)
+        configured(config, scope, word.key)
+        checked(scope, word.key, word.value)
+    elif scope and not scope.startswith(_OF_MACHINES):
+        raise ConfigError(f"scope is {scope!r}, expected the cluster, a cloud or a pool")
+    if word.scope not in ("", scope):
+        raise ConfigError(f"scope is {word.scope!r}, expected {scope!r}")
     if isinstance(word, Departure):
         _check_departure(config, word)
     if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
         raise ConfigError("it may hold for more than nothing and at most 366 days")
     if ask.starts is not None and not ask.starts <= now + LONGEST:
         raise ConfigError("it may begin at most 366 days from now")
-    if len(ask.reason) > MAX_REASON or not ask.reason.isprintable():
-        raise ConfigError(f"the reason is one line of at most {MAX_REASON} characters")
+
+
+def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
+    """One line that shows itself on a terminal, and changes nothing there."""
+    if len(text) > most:
+        raise ConfigError(f"{name} has {len(text)} characters, expected {most} at most")
+    if not text.isprintable():
+        raise ConfigError(f"{name} is {text!r}, expected characters that can be printed")
 
 
 def _check_departure(config: Config, word: Departure) -> None:
@@ -124,8 +135,18 @@ def _check_departure(config: Config, word: Departure) -> None:
         raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
     ours = {node for pool in config.pools for node in expand(pool.nodes)}
     strange = [node for node in word.nodes if node not in ours]
-    if strange or word.verb not in VERBS or not word.about.isprintable():
-        raise ConfigError(f"these are no nodes of pools: {compress(strange)}")
+    if strange:
+        raise ConfigError(f"these are no nodes of pools: {compress(strange)[:MAX_TEXT]!r}")
+    if not word.nodes:
+        raise ConfigError("without nodes nothing leaves")
+    if word.verb not in VERBS:
+        found = word.verb[:MAX_TEXT]
+        raise ConfigError(f"verb is {found!r}, expected one of {', '.join(VERBS)}")
+    # As the nodes are written where it is about nodes.
+    _check_text("about", word.about, max(MAX_TEXT, len(compress(word.nodes))))
+    _check_text("image", word.image)
+    if word.unavailable is not None and word.unavailable < 1:
+        raise ConfigError(f"unavailable is {word.unavailable}, expected a number from 1 on")
 
 
 def _is_replaced(old: Word, new: Word) -> bool:
@@ -150,7 +171,7 @@ def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> t
 def _record(
     config: Config, ledger: Ledger, kind: str, one: Directive, reason: str, now: float
 ) -> None:
-    subjects = subjects_of(config, one)
+    correlation, subjects = correlation_of(one), subjects_of(config, one)
     ledger.record(
-        Decision(at=now, correlation=CORRELATION, kind=kind, subjects=subjects, reason=reason)
+        Decision(at=now, correlation=correlation, kind=kind, subjects=subjects, reason=reason)
     )

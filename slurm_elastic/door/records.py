@@ -38,6 +38,9 @@ from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
 
+LAST = 253402300799
+"""The last second of the year 9999, which is the last one that has a date."""
+
 
 def may_read(config: Config) -> bool:
     """Whether this process may open the files, as far as there are any."""
@@ -126,8 +129,11 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
 
 def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None) -> Costs:
     """The costs of one user's jobs (``uid``), or of all. SlurmElasticError where the ledger cannot
-    be read.
+    be read, and for times that are none.
     """
+    for name, at in (("since", ask.since), ("until", ask.until)):
+        if at is not None and not 0 <= at <= LAST:
+            raise SlurmElasticError(f"{name} is {at:g}, expected a Unix time from 0 to {LAST}")
     path = config.state / "ledger.db"
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:

@@ -1,8 +1,9 @@
-"""The read door's socket: two threads for any number of users, none of whom holds up another.
+"""The read door's socket: a few threads for any number of users, none of whom holds up another.
 
 One thread has all the connections, with a time limit and a size limit for each, and so many of one
-user and of all at once; it looks who asks before it reads a byte. The other one answers, one after
-the other. Both rest in between, so that no number of questions takes the daemon's processor.
+user and of all at once; it looks who asks before it reads a byte. Each of the others answers one
+lane of questions, those of one user after the other's, operators' first. All rest in between, so
+that no number of questions takes the daemon's processor.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
 from slurm_elastic.door.answers import Peer, refused
+from slurm_elastic.door.asks import Lane, lane_of
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +40,8 @@ _BROKEN = refused("slurm-elasticd could not answer this; its log says why")
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """``clients`` at once, of them ``each`` of one user; root and SlurmUser (``trusted``) have
-    ``kept`` more. ``held``: bytes of answers that are not taken yet.
+    """``clients`` at once, of them ``each`` of one user; who is trusted has ``kept`` more.
+    ``held``: bytes of answers that are not taken yet, of which one user has half.
 
     Seconds: for the request, until its answer, and for taking that. ``rest``: times what an answer,
     or a round with the connections, took; ``flood``: a pause when somebody was turned away.
@@ -48,7 +51,6 @@ class Bounds(Struct, frozen=True, kw_only=True):
     each: int = 4
     kept: int = 8
     held: int = 128 << 20
-    trusted: frozenset[int] = frozenset({0})
     request: float = 5.0
     answer: float = 30.0
     taking: float = 20.0
@@ -59,28 +61,74 @@ class Bounds(Struct, frozen=True, kw_only=True):
 class _Client:
     """A connection. ``asked``: its request is read; ``rest`` of its answer is to be sent."""
 
-    __slots__ = ("asked", "buffer", "id", "link", "peer", "rest", "until")
+    __slots__ = ("asked", "buffer", "id", "link", "peer", "rest", "trusted", "until")
 
-    def __init__(self, link: socket.socket, number: int, peer: Peer, until: float) -> None:
+    def __init__(
+        self, link: socket.socket, number: int, peer: Peer, until: float, *, trusted: bool
+    ) -> None:
         self.link, self.id, self.peer, self.until = link, number, peer, until
+        self.trusted = trusted
         self.buffer = b""
         self.asked = False
         self.rest = memoryview(b"")
 
 
+class _Question(NamedTuple):
+    client: int
+    peer: Peer
+    trusted: bool
+    line: bytes
+
+
+class Turns:
+    """Questions that wait in a lane: one of each user in turn, of who is trusted before all."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[_Question]] = {}
+
+    def add(self, one: _Question) -> None:
+        """It comes after its user's others."""
+        self._waiting.setdefault(one.peer.uid, deque()).append(one)
+
+    def withdraw(self, uid: int, client: int) -> None:
+        """Its answer is not waited for any more."""
+        kept = deque(one for one in self._waiting.get(uid, ()) if one.client != client)
+        if kept:
+            self._waiting[uid] = kept
+        else:
+            self._waiting.pop(uid, None)
+
+    def take(self) -> _Question | None:
+        """The next one; its user's others wait behind everybody else's."""
+        users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting
+        for uid in users:
+            mine = self._waiting.pop(uid)
+            one = mine.popleft()
+            if mine:
+                self._waiting[uid] = mine
+            return one
+        return None
+
+
 class Door:
-    """Serves ``answer`` at ``path``. Whatever happens here, the daemon goes on."""
+    """Serves ``answer`` at ``path``. Whatever happens here, the daemon goes on. ``trusts``: who has
+    places of their own and is answered first; it may not wait.
+    """
 
     def __init__(
-        self, path: Path, answer: Callable[[Peer, bytes], bytes], bounds: Bounds | None = None
+        self,
+        path: Path,
+        answer: Callable[[Peer, bytes], bytes],
+        trusts: Callable[[Peer], bool],
+        bounds: Bounds | None = None,
     ) -> None:
-        self._path, self._answer = path, answer
+        self._path, self._answer, self._trusts = path, answer, trusts
         self._bounds = bounds or Bounds()
         self._clients: dict[int, _Client] = {}
         self._count = 0
-        # Shared by the two threads, under the condition.
+        # Shared by the threads, under the condition.
         self._changed = threading.Condition()
-        self._asked: deque[tuple[int, Peer, bytes]] = deque()
+        self._asked = {lane: Turns() for lane in Lane}
         self._answered: deque[tuple[int, bytes]] = deque()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -101,9 +149,13 @@ class Door:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._bell, selectors.EVENT_READ)
-        for name, target in (("door", self._serve), ("door-answers", self._work)):
-            thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(threading.Thread(target=self._serve, name="door", daemon=True))
+        for lane in Lane:
+            thread = threading.Thread(
+                target=self._work, args=(lane,), name=f"door-{lane}", daemon=True
+            )
             self._threads.append(thread)
+        for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
@@ -114,7 +166,9 @@ class Door:
         if self._threads:
             self._ring()
             self._threads[0].join(10)
-            self._threads[1].join(1)
+            until = time.monotonic() + 1
+            for thread in self._threads[1:]:
+                thread.join(max(until - time.monotonic(), 0))
 
     # The thread that has the sockets.
 
@@ -147,7 +201,10 @@ class Door:
         self._hand_out()
         now = time.monotonic()
         for client in list(self._clients.values()):
-            if now > client.until:
+            if now > client.until and client.asked and not client.rest:
+                self._withdraw(client)
+                self._give(client, _BUSY)
+            elif now > client.until:
                 self._drop(client)
 
     def _accept(self) -> None:
@@ -170,10 +227,11 @@ class Door:
         try:
             link.setblocking(False)
             peer = peer_of(link)
-            if self._has_room(peer.uid):
+            trusted = self._trusts(peer)
+            if self._has_room(peer.uid, trusted=trusted):
                 self._count += 1
                 until = time.monotonic() + self._bounds.request
-                client = _Client(link, self._count, peer, until)
+                client = _Client(link, self._count, peer, until, trusted=trusted)
                 self._selector.register(link, selectors.EVENT_READ, client)
                 self._clients[client.id] = client
                 self._attend(client)  # once it has asked, its place is its own
@@ -184,11 +242,11 @@ class Door:
         link.close()
         return False
 
-    def _has_room(self, uid: int) -> bool:
+    def _has_room(self, uid: int, *, trusted: bool) -> bool:
         bounds = self._bounds
-        if uid in bounds.trusted:
+        if trusted:
             return len(self._clients) < bounds.clients + bounds.kept
-        others = [c for c in self._clients.values() if c.peer.uid not in bounds.trusted]
+        others = [client for client in self._clients.values() if not client.trusted]
         if sum(client.peer.uid == uid for client in others) >= bounds.each:
             return False
         if len(others) < bounds.clients:
@@ -226,8 +284,10 @@ class Door:
             line = client.buffer.partition(b"\n")[0]
             client.asked = True
             client.until = time.monotonic() + self._bounds.answer
+            lane = lane_of(line)
             with self._changed:
-                self._asked.append((client.id, client.peer, line))
+                question = _Question(client.id, client.peer, client.trusted, line)
+                self._asked[lane].add(question)
                 self._changed.notify_all()
 
     def _hand_out(self) -> None:
@@ -237,13 +297,25 @@ class Door:
                     return
                 number, document = self._answered.popleft()
             client = self._clients.get(number)
-            if client is not None:
-                if sum(len(one.rest) for one in self._clients.values()) > self._bounds.held:
-                    document = _BUSY
-                client.rest = memoryview(document)
-                client.until = time.monotonic() + self._bounds.taking
-                self._selector.modify(client.link, selectors.EVENT_WRITE, client)
-                self._send(client)
+            if client is not None and not client.rest:  # else it has waited for too long
+                self._give(client, document if self._may_hold(client) else _BUSY)
+
+    def _may_hold(self, client: _Client) -> bool:
+        held = [(one.peer.uid, len(one.rest)) for one in self._clients.values()]
+        mine = sum(size for uid, size in held if uid == client.peer.uid)
+        most = self._bounds.held
+        return mine <= most // 2 and sum(size for _, size in held) <= most
+
+    def _withdraw(self, client: _Client) -> None:
+        with self._changed:
+            for turns in self._asked.values():
+                turns.withdraw(client.peer.uid, client.id)
+
+    def _give(self, client: _Client, document: bytes) -> None:
+        client.rest = memoryview(document)
+        client.until = time.monotonic() + self._bounds.taking
+        self._selector.modify(client.link, selectors.EVENT_WRITE, client)
+        self._send(client)
 
     def _send(self, client: _Client) -> None:
         try:
@@ -259,30 +331,32 @@ class Door:
 
     def _drop(self, client: _Client) -> None:
         if self._clients.pop(client.id, None) is not None:
+            self._withdraw(client)
             self._selector.unregister(client.link)
             client.link.close()
 
-    # The thread that answers.
+    # The threads that answer.
 
-    def _work(self) -> None:
+    def _work(self, lane: Lane) -> None:
         while not self._closing.is_set():
             with self._changed:
-                if not self._asked:
+                one = self._asked[lane].take()
+                if one is None:
                     self._changed.wait(_TICK)
                     continue
-                number, peer, line = self._asked.popleft()
-            if number not in self._clients:
+            client = self._clients.get(one.client)
+            if client is None or client.rest:  # gone, or told to come again
                 continue
             began = time.monotonic()
             try:
-                document = self._answer(peer, line)
+                document = self._answer(one.peer, one.line)
             except Exception as error:
                 document = _BROKEN
                 if repr(error) != self._trouble:  # users may ask the same again and again
-                    log.exception("no answer at the read door uid=%d", peer.uid)
+                    log.exception("no answer at the read door uid=%d", one.peer.uid)
                 self._trouble = repr(error)
             with self._changed:
-                self._answered.append((number, document))
+                self._answered.append((one.client, document))
             self._ring()
             self._closing.wait(min(self._bounds.rest * (time.monotonic() - began), 2.0))
 

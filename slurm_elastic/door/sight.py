@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
-from slurm_elastic.directive import LimitChange, Pause
+from slurm_elastic.directive import LIMITS, LimitChange, Pause
 from slurm_elastic.door.asks import Bar, Chain, ChainAsk, PriceAsk
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_ledger import Launch, Run
@@ -170,6 +170,8 @@ def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:
 
 def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:
     """One about several jobs keeps the viewer's own; its figures by job go."""
+    if decision.correlation == LIMITS and viewer.hides(*MONEY):
+        return None
     jobs = jobs_of(decision)
     own = _own(jobs, viewer)
     if viewer.hides(NODES) and not own and not viewer.nodes.issuperset(nodes_of(decision)):

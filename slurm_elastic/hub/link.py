@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from slurm_elastic import writing
 from slurm_elastic.config.joining import Network
-from slurm_elastic.hub import files
 from slurm_elastic.hub.wire import HubError, Seen
 from slurm_elastic.policies.peers import Peer, head_address
 
@@ -51,10 +51,10 @@ def make_key(network: Network) -> None:
     """
     private, public = Path(network.private_key), Path(network.public_key)
     if not private.exists():
-        files.replace(private, run("wg", "genkey").encode(), 0o600)
+        writing.replace(private, run("wg", "genkey").encode(), 0o600)
     shown = run("wg", "pubkey", text=private.read_text(encoding="ascii"))
     if not public.exists() or public.read_text(encoding="ascii") != shown:
-        files.replace(public, shown.encode(), 0o644)
+        writing.replace(public, shown.encode(), 0o644)
 
 
 class Link:

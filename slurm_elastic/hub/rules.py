@@ -1,8 +1,8 @@
 """nftables' rules of the head (nft(8)): who may send what. Pure; the whole table at once, which the
 kernel takes or leaves as a whole.
 
-Nothing here goes by connections that are established: a machine that is let in no longer is silent
-from that moment on.
+Nothing here goes by connections that are established alone: a machine that is let in no longer is
+silent from that moment on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from slurm_elastic.policies.peers import ENROL_PORT, Peer
 TABLE = "slurm_elastic_hub"
 
 
-def table(network: Network, peers: Sequence[Peer]) -> str:
-    """The table, in the place of the one that is there."""
+def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
+    """The table, in the place of the one that is there. ``slurm`` are Slurm's own ports of the head
+    (``6817``, ``60001-63000``).
+    """
     lines = [
         f"table inet {TABLE}",
         f"delete table inet {TABLE}",
@@ -29,16 +31,20 @@ def table(network: Network, peers: Sequence[Peer]) -> str:
         some = [text for text in network.trusted if ip_network(text).version == version]
         lines.append(_set(name, f"ipv{version}_addr", some, interval=True))
     lines.append(_set("routes", "ipv4_addr", network.routes, interval=True))
-    inward = [*(_into_head(network) if network.tunnels else ()), *_closed(network)]
+    inward = [*(_into_head(network, slurm) if network.tunnels else ()), *_closed(network)]
     lines.append(_chain("input", inward))
     if network.tunnels:
         lines.append(_chain("forward", _through_head(network)))
     return "\n".join([*lines, "}", ""])
 
 
-def _into_head(network: Network) -> Iterable[str]:
+def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
+    """To what machines need of the head, and the answers to what it asks of them."""
     tunnel = f'iifname "{network.interface}"'
-    yield f"{tunnel} ip saddr @live accept"
+    for ports in dict.fromkeys([*slurm, *map(str, network.ports)]):
+        yield f"{tunnel} ip saddr @live tcp dport {ports} accept"
+    yield f"{tunnel} ip saddr @live ct state established,related accept"
+    yield f"{tunnel} ip saddr @live meta l4proto icmp accept"
     yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
     yield f"{tunnel} drop"
 

@@ -18,9 +18,10 @@ from threading import Lock
 import msgspec
 from msgspec.structs import replace
 
+from slurm_elastic import writing
 from slurm_elastic.config.joining import Network
-from slurm_elastic.hub import files
 from slurm_elastic.hub.link import Link, make_key, run
+from slurm_elastic.hub.ports import slurm_ports
 from slurm_elastic.hub.rules import table
 from slurm_elastic.hub.wire import Answer, Apply, HubError, Message
 from slurm_elastic.policies.peers import Peer, head_address
@@ -34,8 +35,8 @@ KEY_BYTES = 32
 class Hub:
     """Answers one message after the other; ``start`` first."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, slurm_conf: str) -> None:
+        self._network, self._slurm_conf = network, slurm_conf
         self._link = Link(network) if network.tunnels else None
         self._kept = Path(network.socket).with_name(PEERS)
         self._lock = Lock()
@@ -78,13 +79,13 @@ class Hub:
         """The firewall first: nobody is a peer before the rules are for him."""
         if self._link is not None:
             self._link.require_ours()
-        run("nft", "-f", "-", text=table(self._network, peers))
+        run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
         if self._link is not None:
             self._link.ensure()
             self._link.set_peers(peers)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
-        files.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
+        writing.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
 
 
 def check(network: Network, peers: Sequence[Peer]) -> None:

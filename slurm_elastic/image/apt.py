@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.image.commands import run
+from slurm_elastic.image import rooted
+from slurm_elastic.image.commands import APART, run
 
-_FORM = "$(LABEL)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
+_FORM = "$(LABEL)|$(CODENAME)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
+_LABELS = ("Debian", "Debian-Security", "Debian Backports")
+_ALIASES = ("stable", "oldstable", "oldoldstable", "testing", "unstable")
 _TAKEN = (
     "Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::Retries",
     "Acquire::http::Proxy", "Acquire::https::Proxy",
@@ -29,26 +33,69 @@ def host_release() -> str:
 
 
 def sources(debian: str, host: str) -> tuple[str, ...]:
-    """Lines of sources.list for a release of Debian, from where this host takes its own."""
-    told = run(["apt-get", "indextargets", "--format", _FORM, "Created-By: Packages"])
-    found = sources_in(told, debian, host)
-    if not found:
+    """Lines of sources.list for a release of Debian, from where this host takes its own.
+
+    SlurmElasticError where an archive that this host is to have cannot be had: an image would lack
+    it now and later.
+    """
+    configured = _targets("--no-release-info")
+    fetched, why = _targets(), ""
+    if missing_in(configured, fetched, host):
+        fetched, why = _fetched()
+    if missing := missing_in(configured, fetched, host):
         raise SlurmElasticError(
-            "this host's apt sources tell of no Debian mirror; 'apt-get update' may be missing"
+            f"this host's apt sources have {', '.join(missing)}, which cannot be fetched, and an "
+            f"image without would never get its packages; {why or 'apt-get update gives no reason'}"
         )
+    found = sources_in(fetched, debian, host)
+    if not found:
+        raise SlurmElasticError("this host's apt sources tell of no Debian mirror")
     return found
+
+
+def _fetched() -> tuple[str, str]:
+    """The same in lists of our own, which leave the host's as they are; and apt's complaint, which
+    may be about another archive.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-apt-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)  # apt's own user fetches
+        (Path(name) / "partial").mkdir()
+        lists, why = f"-oDir::State::Lists={name}", ""
+        try:
+            run(["apt-get", "update", "--quiet", lists])
+        except SlurmElasticError as error:
+            why = str(error)
+        return _targets(lists), why
+
+
+def _targets(*options: str) -> str:
+    """The lists of packages in apt's sources; without ``--no-release-info`` what was fetched."""
+    return run(["apt-get", "indextargets", *options, "--format", _FORM, "Created-By: Packages"])
+
+
+def missing_in(configured: str, fetched: str, host: str) -> tuple[str, ...]:
+    """The archives of the host's release that were not fetched, so that nobody knows yet whether
+    they are Debian's own. Pure.
+    """
+    known = {tuple(line.split("|")[2:]) for line in fetched.splitlines()}
+    wanted = dict.fromkeys(tuple(line.split("|")[2:]) for line in configured.splitlines())
+    return tuple(
+        " ".join(words)
+        for words in wanted
+        if words not in known and re.split("[-/]", words[1])[0] in (host, *_ALIASES)
+    )
 
 
 def sources_in(told: str, debian: str, host: str) -> tuple[str, ...]:
     """The meaning of apt's index targets. Pure; only Debian's own archives count."""
     components: dict[tuple[str, str], list[str]] = {}
     for line in told.splitlines():
-        label, uri, suite, component = (*line.split("|"), "", "", "", "")[:4]
-        if label in ("Debian", "Debian-Security") and suite.startswith(host):
-            components.setdefault((uri, suite), []).append(component)
+        label, codename, uri, _, component = line.split("|")
+        if label in _LABELS and codename.split("-")[0] == host:
+            components.setdefault((uri, codename), []).append(component)
     return tuple(
-        f"deb {uri} {debian}{suite.removeprefix(host)} {' '.join(dict.fromkeys(names))}"
-        for (uri, suite), names in components.items()
+        f"deb {uri} {debian}{codename.removeprefix(host)} {' '.join(dict.fromkeys(names))}"
+        for (uri, codename), names in components.items()
     )
 
 
@@ -72,12 +119,12 @@ def bootstrap(
         settings.append(f"--essential-hook={first}")
     lines = [*sources(debian, host_release()), *further]
     run(
-        ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
+        [*APART, "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
          f"--include={','.join(wanted)}", *settings, debian, tree, "-"],
         text="".join(f"{line}\n" for line in lines),
     )  # fmt: skip
     for left in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/hostname", "etc/resolv.conf"):
-        (tree / left).unlink(missing_ok=True)
+        rooted.entry(tree, left).unlink(missing_ok=True)
 
 
 def in_tree(tree: Path, command: str) -> str:
@@ -85,10 +132,7 @@ def in_tree(tree: Path, command: str) -> str:
     inner = f"mount -t proc proc {shlex.quote(f'{tree}/proc')} && exec chroot " + shlex.quote(
         str(tree)
     )
-    return run(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
-         f"{inner} /bin/sh -c {shlex.quote(command)}"]
-    )  # fmt: skip
+    return run([*APART, "sh", "-c", f"{inner} /bin/sh -c {shlex.quote(command)}"])
 
 
 def version_in(tree: Path, package: str) -> str:

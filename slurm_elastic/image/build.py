@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.image import apt, disk, tree
-from slurm_elastic.image.commands import ENVIRONMENT, require, run
+from slurm_elastic.image import apt, disk, rooted, tree
+from slurm_elastic.image.commands import ENVIRONMENT, remove, require, run
 from slurm_elastic.image.label import Label, label_file, write
 from slurm_elastic.image.recipe import Recipe, packages
 
@@ -55,7 +55,7 @@ def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
         os.replace(work / "image", target)
         write(label_file(target), label)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        remove(work)
     say(f"{target}: {disk.filled(target) >> 20} MiB, Debian {label.version} with {label.software}")
     return label
 
@@ -85,7 +85,7 @@ def _made(
 
 
 def _label(recipe: Recipe, root: Path, slurm: str, kind: str, debian: str) -> Label:
-    text = (root / "etc" / "debian_version").read_text(encoding="utf-8").strip()
+    text = rooted.target(root, "etc/debian_version").read_text(encoding="utf-8").strip()
     version = text.partition("/")[0]
     software = [f"slurm-{slurm}"]
     if recipe.criu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,23 @@ import msgspec
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
-from slurm_elastic.image.commands import ENVIRONMENT, require
+from slurm_elastic.image.commands import ENVIRONMENT, remove, require
 from slurm_elastic.image.label import Label
 from slurm_elastic.image.trial import FAILED, PRIVATE_KEY, Order
 
-_ABSENT = ("/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_rsa_key", "/etc/slurm/slurm.conf",
-           "/etc/systemd/system/multi-user.target.wants/slurmd.service")  # fmt: skip
+_WANTS = "/etc/systemd/system/multi-user.target.wants"
+_ABSENT = (
+    "/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_ecdsa_key", "/etc/ssh/ssh_host_rsa_key",
+    "/etc/slurm/slurm.conf", f"{_WANTS}/slurmd.service", "/var/lib/systemd/random-seed",
+)  # fmt: skip
+_MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+"""Files by which all machines of an image would be one, where an id is in them; the second one may
+be a link to the first.
+"""
+_ID = re.compile(r"^[0-9a-f]{32}$", re.MULTILINE)
 _OF_SITES = ("/etc", "/root", "/home", "/var", "/opt", "/srv", "/boot", "/usr/local")
-_KEY = "/etc/munge/munge.key"
+_KEY = ("/etc/munge/munge.key", f"{_WANTS}/munge.service")
+"""Without its key munged does not start, and the boot waits for it."""
 _THERE = ("/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/bin/cloud-init", "/usr/sbin/sshd")
 _PROGRAMS = {
     "debugfs": "e2fsprogs",
@@ -53,11 +63,13 @@ def check(
     """
     _require(image)
     about = label.read(image)
-    with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-", dir="/var/tmp") as name:
-        work = Path(name)
+    work = Path(tempfile.mkdtemp(prefix="slurm-elastic-check-", dir="/var/tmp"))
+    try:
         work.chmod(0o755)
         complaints = look_into(image, about, work)
-        for text in complaints or ["the image has slurmd, not enabled, and no key of any kind"]:
+        for text in complaints or [
+            "the image has slurmd, not enabled, no key and no id of a machine"
+        ]:
             say(("FAILED: " if complaints else "") + text)
         accel = machine.accelerator(image, work)
         tree = head.tree_for(about.slurm, about.codename, say)
@@ -68,6 +80,8 @@ def check(
         passed = _boot(work, order, say)
         if keep is not None:
             _keep(work, keep)
+    finally:
+        remove(work)
     return passed and not complaints
 
 
@@ -78,8 +92,10 @@ def look_into(image: Path, about: Label, work: Path) -> list[str]:
     raw = place / "raw"
     try:
         disk.to_raw(image, raw)
-        absent = _ABSENT if about.secret else (*_ABSENT, _KEY)
+        absent = _ABSENT if about.secret else (*_ABSENT, *_KEY)
         found = [f"{path} is in the image" for path in absent if _is_there(raw, path)]
+        ids = [name for name in _MACHINE_IDS if _ID.search(disk.inside(raw, f"cat {name}"))]
+        found += [f"{name} has an id, which each machine is to make itself" for name in ids]
         found += [f"{path} is not in the image" for path in _THERE if not _is_there(raw, path)]
         return [*found, *_private_keys(raw, place / "files")]
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from slurm_elastic.errors import SlurmElasticError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+APART = (
+    "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child",
+    "--mount-proc",
+)  # fmt: skip
+"""Before a command whose mounts and processes go with it, and it with us, however that ends."""
+_SETTLES = 10.0
 _SHOWN = 8
 """Lines of what a command has said last, for its error."""
 
@@ -30,5 +37,13 @@ def run(words: Sequence[str | Path], text: str = "", **environment: str) -> str:
     )  # fmt: skip
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-_SHOWN:]
-        raise SlurmElasticError(f"{words[0]}: exit {done.returncode}: {' / '.join(said)}")
+        name = words[len(APART)] if tuple(words[: len(APART)]) == APART else words[0]
+        raise SlurmElasticError(f"{name}: exit {done.returncode}: {' / '.join(said)}")
     return done.stdout
+
+
+def remove(place: Path) -> None:
+    """The directory with all that is in it; what was killed a moment ago may yet write there."""
+    until = time.monotonic() + _SETTLES
+    while place.exists() and time.monotonic() < until:
+        shutil.rmtree(place, ignore_errors=True)

@@ -12,6 +12,7 @@ import os
 import uuid
 from pathlib import Path
 
+from slurm_elastic.image import rooted
 from slurm_elastic.image.commands import run
 
 PROGRAMS = {
@@ -41,12 +42,10 @@ menuentry Debian {{
 def write_raw(tree: Path, disk: Path, size: int) -> None:
     """The tree, which gets its GRUB menu and fstab, as a disk of ``size`` MiB; as root."""
     name = str(uuid.uuid4())
-    menu = tree / "boot" / "grub" / "grub.cfg"
-    menu.parent.mkdir(parents=True, exist_ok=True)
-    menu.write_text(_MENU.format(uuid=name), encoding="utf-8")
-    table = tree / "etc" / "fstab"
+    rooted.write(tree, "boot/grub/grub.cfg", _MENU.format(uuid=name))
+    table = rooted.target(tree, "etc/fstab")
     before = table.read_text(encoding="utf-8") if table.exists() else ""
-    table.write_text(f"UUID={name} / ext4 errors=remount-ro 0 1\n{before}", encoding="utf-8")
+    rooted.write(tree, "etc/fstab", f"UUID={name} / ext4 errors=remount-ro 0 1\n{before}")
     core = grub_core(disk.with_name(f"{disk.name}.core"))
     with disk.open("wb") as file:
         file.truncate(size << 20)

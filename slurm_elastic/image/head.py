@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import apt
 from slurm_elastic.image.build import head_release
-from slurm_elastic.image.commands import ENVIRONMENT, run
+from slurm_elastic.image.commands import ENVIRONMENT, remove, run
 from slurm_elastic.image.network import HEAD, serve
 
 KEPT = Path("/var/cache/slurm-elastic")
@@ -58,15 +57,20 @@ def tree_for(slurm: str, debian: str, say: Callable[[str], None]) -> Path | None
         apt.bootstrap(debian, draft, _PACKAGES)
         draft.rename(tree)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove(draft)
     return tree
 
 
 class Head:
-    """In the network namespace of its machine; ``work`` is a directory that it may fill."""
+    """In the network namespace of its machine; ``work`` is a directory that it may fill, ``more``
+    are further lines of slurm.conf.
+    """
 
-    def __init__(self, work: Path, tree: Path | None, node: str, address: str) -> None:
+    def __init__(
+        self, work: Path, tree: Path | None, node: str, address: str, more: Sequence[str] = ()
+    ) -> None:
         self._work, self._node, self._address = work, node, address
+        self._more = more
         self._before = () if tree is None else ("chroot", str(tree))
         self._tree = tree
         self.key = work / "munge.key"
@@ -81,7 +85,7 @@ class Head:
         user, group = (int(run([*self._before, "id", flag, "slurm"])) for flag in ("-u", "-g"))
         os.chown(state, user, group)
         text = _CONF.format(head=HEAD, work=self._work, node=self._node, address=self._address)
-        (self._work / "slurm.conf").write_text(text)
+        (self._work / "slurm.conf").write_text(text + "".join(f"{line}\n" for line in self._more))
         self._mount()
         run(["hostname", "head"])
         self._munged()

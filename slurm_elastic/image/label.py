@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import writing
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.local.records import write_atomically
 
 
 class Label(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def label_file(image: Path) -> Path:
 
 def write(path: Path, label: Label) -> None:
     """Put it there, in one step."""
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(label)))
+    writing.replace(path, msgspec.json.format(msgspec.json.encode(label)), 0o644)
 
 
 def read(image: Path) -> Label:

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 _CODENAME = re.compile(r"[a-z][a-z0-9-]*")
 _RELEASE = re.compile(r"\d\d\.\d\d")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.:=~-]*")
-_MOUNT = re.compile(r"\S+[ \t]+/\S*([ \t]+\S+){2,4}")
+_MOUNT = re.compile(r"\S+[ \t]+(?!\S*/\.\.(/|[ \t]))/\S*([ \t]+\S+){2,4}")
 _SOURCE = re.compile(r"deb .+")
 
 LOGIN = "debian"
@@ -78,7 +78,12 @@ def problems(recipe: Recipe) -> list[str]:
         for at, name in enumerate(recipe.packages)
     ]
     checks += [
-        (f"mounts[{at}]", line, _MOUNT, "a line of fstab: what, where, file system, options")
+        (
+            f"mounts[{at}]",
+            line,
+            _MOUNT,
+            "a line of fstab: what, where (no '..'), file system, options",
+        )
         for at, line in enumerate(recipe.mounts)
     ]
     checks += [

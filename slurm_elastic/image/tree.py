@@ -12,16 +12,16 @@ import os
 import pwd
 import shlex
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from slurm_elastic.ckptroot.bundle import build as build_root_part
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.image import apt
+from slurm_elastic.image import apt, rooted
 from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.recipe import LOGIN, Recipe, packages
 from slurm_elastic.slurm.launcher import PROGRAM as ROOT_PART
 
-_SYSTEMD = Path("etc/systemd")
+_SYSTEMD = PurePosixPath("etc/systemd")
 _WANTS = "etc/systemd/system/multi-user.target.wants"
 _OF_ONE_MACHINE = (
     "etc/ssh/ssh_host_*", "etc/munge/munge.key", "var/lib/dbus/machine-id",
@@ -45,9 +45,9 @@ ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT
 
 
 # A machine generates no locale and no RSA key, which takes its processor long, and keeps the apt
-# sources that it has.
+# sources that it has. A locale that is no text is an error to cloud-init 22.4, of bookworm.
 _CLOUD_INIT = """\
-locale: false
+locale: "no"
 ssh_genkeytypes: [ed25519, ecdsa]
 apt: {preserve_sources_list: true}
 """
@@ -162,44 +162,43 @@ def check_files(recipe: Recipe) -> None:
 
 def _lay_over(recipe: Recipe, tree: Path) -> None:
     if recipe.files:
-        run(["cp", "-a", "--no-preserve=ownership", f"{recipe.files}/.", tree])
-    settings = tree / "etc" / "cloud" / "cloud.cfg.d"
-    settings.mkdir(parents=True, exist_ok=True)
-    (settings / "80_slurm-elastic.cfg").write_text(_CLOUD_INIT, encoding="utf-8")
+        # A link that is there is replaced, and nothing is written to where it leads.
+        words = ["cp", "-a", "--no-preserve=ownership", "--remove-destination"]
+        run([*words, f"{recipe.files}/.", tree])
+    settings = "etc/cloud/cloud.cfg.d"
+    rooted.write(tree, f"{settings}/80_slurm-elastic.cfg", _CLOUD_INIT)
     if recipe.cloud_init:
-        shutil.copyfile(recipe.cloud_init, settings / "95_site.cfg")
+        rooted.write(tree, f"{settings}/95_site.cfg", Path(recipe.cloud_init).read_bytes())
     if recipe.mounts:
-        (tree / "etc" / "fstab").write_text("".join(f"{line}\n" for line in recipe.mounts))
+        rooted.write(tree, "etc/fstab", "".join(f"{line}\n" for line in recipe.mounts))
         for line in recipe.mounts:
-            (tree / line.split()[1].lstrip("/")).mkdir(parents=True, exist_ok=True)
+            rooted.target(tree, line.split()[1]).mkdir(parents=True, exist_ok=True)
 
 
 def _mask(tree: Path) -> None:
     """The site's own file of such a name stays, and its ``run`` may unmask the unit."""
     places = [_SYSTEMD / "system" / unit for unit in _NEEDLESS]
     places += [_generator(name) for name in _GENERATORS]
-    for place in (tree / path for path in places):
-        place.parent.mkdir(exist_ok=True)
+    for place in (rooted.entry(tree, path) for path in places):
+        place.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(place):
             place.symlink_to("/dev/null")
 
 
-def _generator(name: str) -> Path:
+def _generator(name: str) -> PurePosixPath:
     return _SYSTEMD / "system-generators" / f"systemd-{name}-generator"
 
 
 def _plug_less(tree: Path) -> None:
     """The release's own line, with less for it to do."""
-    unit = tree / "usr" / "lib" / "systemd" / "system" / _COLDPLUG
+    unit = rooted.target(tree, f"usr/lib/systemd/system/{_COLDPLUG}")
     lines = [x for x in unit.read_text(encoding="utf-8").splitlines() if "udevadm trigger" in x]
     if len(lines) != 1:  # a release that does it otherwise does all of it
         return
     line = lines[0].removeprefix("ExecStart=").replace("--type=all", "--type=devices")
-    place = tree / _SYSTEMD / "system" / f"{_COLDPLUG}.d" / "slurm-elastic.conf"
-    place.parent.mkdir(parents=True, exist_ok=True)
     terminals = "--sysname-match=tty[A-Z]* --sysname-match=[!t]*"
     text = _PLUGGED.format(line=line, without=_WITHOUT, terminals=terminals)
-    place.write_text(text, encoding="utf-8")
+    rooted.write(tree, f"{_SYSTEMD}/system/{_COLDPLUG}.d/slurm-elastic.conf", text)
 
 
 def _copy_users(names: tuple[str, ...], tree: Path) -> None:
@@ -211,22 +210,23 @@ def _copy_users(names: tuple[str, ...], tree: Path) -> None:
         for group in groups:
             _merge_group(tree, group.gr_name, group.gr_gid, name if group is not own else "")
         words = (name, "x", one.pw_uid, one.pw_gid, one.pw_gecos, one.pw_dir, one.pw_shell)
-        if _add_line(tree / "etc" / "passwd", ":".join(map(str, words)), str(one.pw_uid)):
-            _add_line(tree / "etc" / "shadow", f"{name}:!*:19000:0:99999:7:::", "")
+        passwd, shadow = (rooted.target(tree, f"etc/{file}") for file in ("passwd", "shadow"))
+        if _add_line(passwd, ":".join(map(str, words)), str(one.pw_uid)):
+            _add_line(shadow, f"{name}:!*:19000:0:99999:7:::", "")
 
 
 def _add_login(tree: Path) -> None:
     """The user of the cloud's key pair, before cloud-init makes one: /home may be the site's own
     homes, where its keys would belong to whoever has that number there, who could then be root.
     """
-    known = (tree / "etc" / "passwd").read_text(encoding="utf-8").splitlines()
+    known = rooted.target(tree, "etc/passwd").read_text(encoding="utf-8").splitlines()
     if not any(line.startswith(f"{LOGIN}:") for line in known):
         home = f"--create-home --home-dir /var/lib/{LOGIN}"
         apt.in_tree(tree, f"useradd --system --user-group {home} --shell /bin/bash {LOGIN}")
 
 
 def _merge_group(tree: Path, name: str, number: int, member: str) -> None:
-    path = tree / "etc" / "group"
+    path = rooted.target(tree, "etc/group")
     _add_line(path, f"{name}:x:{number}:", str(number))
     if not member:
         return
@@ -266,10 +266,7 @@ def _add_root_part(tree: Path) -> None:
         ("/etc/sudoers.d/slurm-elastic", _SUDOERS.encode(), 0o440),
         ("/etc/sysctl.d/60-slurm-elastic.conf", _SYSCTLS, 0o644),
     ):
-        path = tree / place.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
-        path.chmod(mode)
+        rooted.write(tree, place, text, mode)
 
 
 def _run_additions(recipe: Recipe, tree: Path) -> None:
@@ -284,47 +281,43 @@ def _name_once(tree: Path) -> None:
     """Its host name is told by cloud-init and by joining; DHCP's has a service start at each boot.
     The network is as cloud-init has netplan write it.
     """
-    place = tree / _SYSTEMD / "network" / "10-netplan-eth0.network.d" / "slurm-elastic.conf"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("[DHCPv4]\nUseHostname=false\n", encoding="utf-8")
+    place = _SYSTEMD / "network" / "10-netplan-eth0.network.d" / "slurm-elastic.conf"
+    rooted.write(tree, str(place), "[DHCPv4]\nUseHostname=false\n")
 
 
 def _settle(tree: Path) -> None:
     """Does what a first boot would do for the packages and the site's additions."""
     for name, table in _GENERATORS.items():
-        link = tree / _generator(name)
-        if table and (tree / "etc" / table).exists() and link.is_symlink():
+        link = rooted.entry(tree, _generator(name))
+        if table and rooted.target(tree, f"etc/{table}").exists() and link.is_symlink():
             link.unlink()
     apt.in_tree(tree, "systemd-sysusers")
     for place in ("etc", "var"):  # later than /usr: see ConditionNeedsUpdate in systemd.unit(5)
-        (tree / place / ".updated").touch()
+        rooted.write(tree, f"{place}/.updated", "")
 
 
 def _clean(recipe: Recipe, tree: Path) -> None:
     for unit in ("slurmd.service", "munge.service"):
-        (tree / _WANTS / unit).unlink(missing_ok=True)
-    if not (tree / "usr/sbin/lvm").exists() and not (tree / "sbin/lvm").exists():
+        rooted.entry(tree, f"{_WANTS}/{unit}").unlink(missing_ok=True)
+    if not any(_is_there(tree, f"{place}/lvm") for place in ("usr/sbin", "sbin")):
         # It looks for LVM's snapshots at each boot, for seconds; without LVM there are none.
-        for link in tree.glob("etc/systemd/system/*.wants/e2scrub_reap.service"):
+        for link in rooted.matching(tree, "etc/systemd/system/*.wants/e2scrub_reap.service"):
             link.unlink()
     for pattern in _OF_ONE_MACHINE:
-        for path in tree.glob(pattern):
+        for path in rooted.matching(tree, pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    (tree / "etc" / "machine-id").write_text("")
+    rooted.write(tree, "etc/machine-id", "")
     for name in ("vmlinuz.old", "initrd.img.old"):
-        (tree / name).unlink(missing_ok=True)
-    if (tree / "usr/lib/systemd/systemd-resolved").exists() or (
-        tree / "lib/systemd/systemd-resolved"
-    ).exists():
-        link = tree / "etc" / "resolv.conf"
+        rooted.entry(tree, name).unlink(missing_ok=True)
+    if any(_is_there(tree, f"{place}/systemd/systemd-resolved") for place in ("usr/lib", "lib")):
+        link = rooted.entry(tree, "etc/resolv.conf")
         link.unlink(missing_ok=True)
         link.symlink_to("../run/systemd/resolve/stub-resolv.conf")
     if recipe.munge_key:
-        _add_key(tree, Path(recipe.munge_key))
+        rooted.write(tree, "etc/munge/munge.key", Path(recipe.munge_key).read_bytes(), 0o400)
+        own = "chown munge:munge /etc/munge/munge.key"
+        apt.in_tree(tree, f"{own} && systemctl enable munge.service")
 
 
-def _add_key(tree: Path, key: Path) -> None:
-    place = tree / "etc" / "munge" / "munge.key"
-    place.touch(mode=0o400)
-    place.write_bytes(key.read_bytes())
-    apt.in_tree(tree, "chown munge:munge /etc/munge/munge.key && systemctl enable munge.service")
+def _is_there(tree: Path, name: str) -> bool:
+    return rooted.target(tree, name).exists()

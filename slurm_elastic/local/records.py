@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from slurm_elastic import writing
 from slurm_elastic.local.wire import Record
 from slurm_elastic.model import STANDING, InstanceState
 
@@ -55,7 +56,7 @@ class Register:
     def save(self, record: Record, **changes: object) -> Record:
         """Write the record, with these changes; what was written."""
         changed = msgspec.structs.replace(record, **changes)
-        write_atomically(self._file(record), msgspec.json.encode(changed))
+        writing.replace(self._file(record), msgspec.json.encode(changed))
         self._records[record.id] = changed
         return changed
 
@@ -88,16 +89,6 @@ def read_records(directory: Path) -> Sequence[Record]:
         except (OSError, msgspec.DecodeError) as error:
             log.error("machine file unreadable file=%s reason=%s", path, error)  # noqa: TRY400
     return records
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a crash leaves the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{threading.get_ident()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _exclusive(path: Path) -> IO[bytes]:

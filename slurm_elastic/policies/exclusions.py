@@ -24,6 +24,8 @@ STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
 _PARTS = 4
 """Parts of an offer's key."""
+DENIED = "Denied"
+"""The code of the cool-down of an offer for which a right is missing: a person has to grant it."""
 NEVER_REGISTERED = "booted but never registered with Slurm"
 TAKEN_OUT = "were taken out of service by Slurm: "
 """How the machines of a breaker have failed, as its reason says it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -29,12 +30,15 @@ class Ec2Feed:
 
     name = "prices of EC2"
 
-    def __init__(self, open_client: Callable[[], HistoryClient]) -> None:
+    def __init__(
+        self, open_client: Callable[[], HistoryClient], clock: Callable[[], float] = time.time
+    ) -> None:
         self._open = open_client
+        self._clock = clock
         self._client: HistoryClient | None = None
 
     def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
-        """EC2 tells changes only: with ``StartTime`` also the price that held then."""
+        """EC2 tells changes only: between two times also the price that held at the first."""
         wanted = set(keys)
         if not wanted:
             return {}
@@ -46,6 +50,7 @@ class Ec2Feed:
                 {"Name": "product-description", "Values": [PRODUCT]},
             ],
             "StartTime": datetime.fromtimestamp(since, UTC),
+            "EndTime": datetime.fromtimestamp(max(self._clock(), since), UTC),
             "MaxResults": PAGE,
         }
         points: defaultdict[Key, dict[float, float]] = defaultdict(dict)

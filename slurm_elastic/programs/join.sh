@@ -27,23 +27,24 @@ table inet slurm_elastic {
   chain output {
     type filter hook output priority 0;
     meta skuid != 0 ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
-    meta skuid != 0 ip6 daddr fd00:ec2::254 meta l4proto tcp reject with tcp reset
+    meta skuid != 0 ip6 daddr { fd00:ec2::254, fe80::a9fe:a9fe } meta l4proto tcp reject with tcp reset
   }
   chain forward {
     type filter hook forward priority 0;
     ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
+    ip6 daddr { fd00:ec2::254, fe80::a9fe:a9fe } meta l4proto tcp reject with tcp reset
   }
 }
 END
   fi
-  for way in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
-    rule="$way -p tcp -d 169.254.169.254 -j REJECT --reject-with tcp-reset"
-    iptables -w 10 -C $rule 2>/dev/null || iptables -w 10 -I $rule || return
+  for at in 169.254.169.254 fd00:ec2::254 fe80::a9fe:a9fe; do
+    tool=iptables
+    case $at in *:*) [ -e /proc/net/if_inet6 ] || continue && tool=ip6tables ;; esac
+    for way in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
+      rule="$way -p tcp -d $at -j REJECT --reject-with tcp-reset"
+      $tool -w 10 -C $rule 2>/dev/null || $tool -w 10 -I $rule || return
+    done
   done
-  if command -v ip6tables >/dev/null 2>&1; then
-    rule="OUTPUT -m owner --socket-exists ! --uid-owner 0 -p tcp -d fd00:ec2::254 -j REJECT --reject-with tcp-reset"
-    ip6tables -w 10 -C $rule 2>/dev/null || ip6tables -w 10 -I $rule || :
-  fi
 }
 if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |

@@ -223,6 +223,18 @@ def slurm_version() -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def require_several_slurmds(config: str, version: tuple[int, int]) -> None:
+    """SandboxError where ``scontrol show config`` says that two slurmd's of this Slurm cannot share
+    a host: their jobs of several nodes would fail. Until 25.05 it says so by leaving the line out.
+    """
+    told = re.search(r"^MULTIPLE_SLURMD\s*=\s*(\w+)", config, re.MULTILINE)
+    if (told[1].lower() if told else "no" if version < (25, 11) else "yes") == "no":
+        raise SandboxError(
+            "this Slurm was built without --enable-multiple-slurmd, and all machines of a sandbox"
+            " are slurmd's of one host; Debian's is built with it"
+        )
+
+
 def _clouds(config: dict[str, Any]) -> list[CloudSettings]:
     return [
         msgspec.convert(cloud, type=table().kind(cloud["provider"]).settings)

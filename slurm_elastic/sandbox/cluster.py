@@ -101,6 +101,8 @@ class Sandbox(Shell):
             self._install()
         progress("slurmctld and static nodes")
         self._daemons.slurmctld()
+        told = self.run(["scontrol", "show", "config"]).stdout
+        build.require_several_slurmds(told, build.slurm_version())
         for node in static_names(self.spec):
             self.machines.start(self.layout.machine(node, node))
         progress("the clouds' machines")

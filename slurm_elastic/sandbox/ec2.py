@@ -77,7 +77,9 @@ StartResponse = Callable[..., Any]
 _S3 = "/s3/aws4_request"
 """In the signature of a request to S3."""
 _DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
-_IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
+_IMAGE = elements(
+    imageId=IMAGE, imageState="available", name="emulated machine", platformDetails="Linux/UNIX"
+)
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 

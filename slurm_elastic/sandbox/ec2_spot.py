@@ -13,6 +13,10 @@ from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, t
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
 
+_LINUX = "Linux/UNIX"
+LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
+"""Dollars an hour that a licence adds to a machine's price; EC2 has it by size."""
+
 
 def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
     """The answer to such a call; None where moto has the word."""
@@ -39,16 +43,23 @@ def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
 
 
 def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
-    """The price of now for each type and zone asked for; pages of ``MaxResults``, if given."""
+    """The price of now for each type, zone and product asked for; pages of ``MaxResults``, if
+    given. EC2 promises the one that is in force at ``StartTime`` with an ``EndTime`` only.
+    """
     types, filters = call.listed("InstanceType"), call.filters()
     zone = call.params.get("AvailabilityZone")
+    products = call.listed("ProductDescription") or filters.get("product-description", [_LINUX])
+    began = "" if "EndTime" in call.params else call.params.get("StartTime", "")
     quotes = [
-        quote
+        (quote, product)
         for quote in cloud.prices.quotes(now)
         if (not types or quote.type in types)
         and zone in (None, quote.zone)
         and _allowed(filters, {"instance-type": quote.type, "availability-zone": quote.zone})
         and quote.zone.startswith(call.region)
+        and timestamp(quote.since) >= began
+        for product in products
+        if product in LICENCES
     ]
     start = int(call.params.get("NextToken") or 0)
     end = start + int(call.params.get("MaxResults") or 1000)
@@ -56,13 +67,13 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
         "<item>"
         + elements(
             instanceType=quote.type,
-            productDescription="Linux/UNIX",
-            spotPrice=f"{quote.price:.6f}",
+            productDescription=product,
+            spotPrice=f"{quote.price + LICENCES[product]:.6f}",
             timestamp=timestamp(quote.since),
             availabilityZone=quote.zone,
         )
         + "</item>"
-        for quote in quotes[start:end]
+        for quote, product in quotes[start:end]
     )
     token = str(end) if end < len(quotes) else ""
     inner = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{elements(nextToken=token)}"
@@ -146,5 +157,5 @@ def _allowed(filters: Mapping[str, Sequence[str]], values: Mapping[str, str]) ->
 
 
 def _known(filters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Without the product filter: all prices are of Linux."""
+    """Without the product filter, which is no quote's."""
     return ((k, v) for k, v in filters.items() if k != "product-description")

@@ -20,7 +20,7 @@ import boto3
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import nodeproc
+from slurm_elastic import nodeproc, writing
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.image import imds, label, machine
 from slurm_elastic.image.build import head_release
@@ -28,7 +28,6 @@ from slurm_elastic.image.commands import run
 from slurm_elastic.image.identity import identity_document
 from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.network import BRIDGE
-from slurm_elastic.local.records import write_atomically
 from slurm_elastic.nodeproc import Process
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_control import Ec2Control
@@ -229,7 +228,7 @@ class Hypervisor:
         file = self._place / "answers" / address
         data = msgspec.json.encode(told)
         if not file.exists() or file.read_bytes() != data:
-            write_atomically(file, data)
+            writing.replace(file, data, 0o644)
 
     def _told_at_launch(self, view: MachineView) -> dict[str, str]:
         answer = self._api.describe_instances(InstanceIds=[view.id])

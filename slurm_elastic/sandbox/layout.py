@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import writing
 from slurm_elastic.errors import SandboxError
-from slurm_elastic.local.records import write_atomically
 from slurm_elastic.nodeproc import Machine
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec
@@ -92,7 +92,8 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     def save(self, saved: Saved) -> None:
         """Write the marker file."""
-        write_atomically(self.marker, msgspec.json.format(msgspec.json.encode(saved, enc_hook=str)))
+        text = msgspec.json.format(msgspec.json.encode(saved, enc_hook=str))
+        writing.replace(self.marker, text, 0o644)
 
     def require_own(self) -> None:
         """SandboxError for a directory that is another user's or that others may write in.

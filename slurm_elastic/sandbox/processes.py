@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import nodeproc
-from slurm_elastic.local.records import write_atomically
+from slurm_elastic import nodeproc, writing
 from slurm_elastic.nodeproc import Machine, Process
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class Processes:
     ) -> Process:
         """Start a daemon that is not running yet."""
         process = nodeproc.spawn(argv, environment, log=str(self.log(name)), user=user)
-        write_atomically(self._run / f"{name}.json", msgspec.json.encode(process))
+        writing.replace(self._run / f"{name}.json", msgspec.json.encode(process), 0o644)
         return process
 
     def log(self, name: str) -> Path:
@@ -121,8 +120,8 @@ class Machines:
         return (path.stem for path in sorted(self._directory.glob("*.json")))
 
     def _save(self, started: Started) -> None:
-        write_atomically(
-            self._directory / f"{started.machine.id}.json", msgspec.json.encode(started)
+        writing.replace(
+            self._directory / f"{started.machine.id}.json", msgspec.json.encode(started), 0o644
         )
 
 

@@ -10,6 +10,9 @@ from msgspec import Struct
 from slurm_elastic.policies.deadline import Choice, Race, Where
 from slurm_elastic.policies.spells import NOTHING, Past
 
+OUTSIDE = 0.05
+"""The part of the starts on either side of what is told of them."""
+
 
 class Finish(Struct, frozen=True, kw_only=True):
     """When the job was done (seconds after its begin), and the seconds of its work that were done
@@ -26,7 +29,8 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 class Odds(Struct, frozen=True, kw_only=True):
     """Means of many starts on one trace: when the job was done, seconds of its work on spot
-    machines, seconds paid of each market, machines had; ``missed``: starts that were late.
+    machines, seconds paid of each market, machines had; ``missed``: starts that were late. Nine of
+    ten starts pay between ``low`` and ``high``, as seconds of a machine on demand.
     """
 
     starts: int
@@ -36,6 +40,8 @@ class Odds(Struct, frozen=True, kw_only=True):
     paid_spot: float
     paid_on_demand: float
     restarts: float
+    low: float
+    high: float
 
 
 def tried(
@@ -75,6 +81,7 @@ def tried(
                 past=pasts[first] if last > 0 else NOTHING,
             )
         )
+    paid = sorted(one.paid[Where.SPOT] * price + one.paid[Where.ON_DEMAND] for one in found)
     return Odds(
         starts=starts,
         missed=sum(one.end > deadline for one in found),
@@ -83,6 +90,8 @@ def tried(
         paid_spot=sum(one.paid[Where.SPOT] for one in found) / starts,
         paid_on_demand=sum(one.paid[Where.ON_DEMAND] for one in found) / starts,
         restarts=sum(one.restarts for one in found) / starts,
+        low=paid[round(OUTSIDE * (starts - 1))],
+        high=paid[round((1 - OUTSIDE) * (starts - 1))],
     )
 
 

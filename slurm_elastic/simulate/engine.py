@@ -162,8 +162,9 @@ class Engine(Moves):
                 self._launch(now)
                 if not self.grower.free_of_bounds and self.grower.is_stopped(now):
                     self.look_later(now)
-        elif self.looks < now and (waiting or self.grower.watches):
-            self.looks = -(-now // period) * period
+        elif self.looks not in self.due_looks and (waiting or self.grower.watches):
+            again = -(-now // period) * period
+            self.looks = again if again > self.looks else self.looks + period
             self._look_at(self.looks)
         if self.parked and not waiting:
             self.parked = False
@@ -205,9 +206,15 @@ class Engine(Moves):
             self.look_later(now)
 
     def _finish(self, now: int) -> Outcome:
-        """Give the rest back, and close the books."""
+        """Give the rest back, and close the books: standing machines are paid until the last job
+        has ended and the last other machine has gone.
+        """
+        last = max(now, self.last_ready)
+        if self.count and all(one.up == one.pool.standing for one in self.pools):
+            gone = [max(one.lease_end, default=0) for one in self.pools]
+            last = max(*self.runs.ended, self.jobs.submit[-1], *gone)
         for machines in self.pools:
-            machines.close(max(now, self.last_ready))
+            machines.close(last)
         unserved = self.unserved + self.queue.waiting
         outcome = Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
         outcome.refusals = self.purchases.refusals

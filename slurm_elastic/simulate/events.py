@@ -295,8 +295,7 @@ class Moves:
         machines = self.pools[pool]
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch))
-            lost += machines.lose_booting(batch, now)
+            lost += machines.lose_coming(batch, count - lost, now)
         for job in self.runs.on(pool, batch) if lost < count else ():
             if job not in self.runs.now:
                 continue  # lost with another job of its machine
@@ -320,7 +319,8 @@ class Moves:
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:
-                lost += self._stop_boot(run, held, count, held == batch, now)
+                gone = min(count, most - lost) if held == batch else 0
+                lost += self._stop_boot(run, held, count, gone, now)
                 continue
             up -= count
             machines.busy -= count
@@ -349,9 +349,9 @@ class Moves:
         self._leave(machines, shared, run, now)
         return run._replace(ready=host.ready, idle=host.idle)
 
-    def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
-        """The machines that boot for a job are lost, or boots for whoever comes first; how many are
-        lost.
+    def _stop_boot(self, run: Run, batch: int, count: int, most: int, now: int) -> int:
+        """The machines that boot for a job: up to ``most`` are lost, the others boot for whoever
+        comes first, or are up and waited for the last of the job's; how many are lost.
         """
         machines = run.machines
         machines.busy_area += count * run.ready
@@ -360,12 +360,12 @@ class Moves:
         else:
             machines.busy -= count
             machines.booting += count
-        if lost:
-            return machines.lose_booting(batch, now)
-        machines.expect_boot(batch, count, run.ready)
-        if not self.counts_boots:
-            self._push(run.ready, BOOT, batch * POOLS + run.pool)
-        return 0
+        lost = machines.lose_booting(batch, most, now)
+        if lost < count:
+            ready = max(machines.batch_ready[batch], now)
+            machines.expect_boot(batch, count - lost, ready)
+            self._push(ready, BOOT, batch * POOLS + run.pool)
+        return lost
 
     def _later(self, when: int, job: int | None) -> None:
         """A job comes back then, or the queue is looked at."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ class Habits:
     """Ratios of run time to limit, the last ones of each kind of job."""
 
     def __init__(self) -> None:
-        self._of: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._of: defaultdict[Hashable, deque[float]] = defaultdict(partial(deque, maxlen=KEPT))
         self._all: deque[float] = deque(maxlen=KEPT_OF_ALL)
         self._sorted: dict[Hashable, Sequence[float]] = {}
         self.jobs = 0

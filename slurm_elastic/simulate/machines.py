@@ -49,6 +49,7 @@ class Machines:
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start: list[int] = []
+        self.batch_ready: list[int] = []
         self.batch_live: list[int] = []
         self.batch_spot = array("b")
         self.batch_offer = array("h")
@@ -218,7 +219,7 @@ class Machines:
         seconds = self._boots.get(count)
         ready = request + (self.boot_seconds(count) if seconds is None else seconds)
         begin = request if self._pays_boots else ready
-        started = [(self._batch(begin, part, offer), part) for offer, part in sales]
+        started = [(self._batch(begin, part, offer, ready), part) for offer, part in sales]
         self.launches += len(started)
         self.booting += count
         up = self.idle + self.busy + self.booting
@@ -356,12 +357,21 @@ class Machines:
         """How many machines of a batch are idle."""
         return sum([count for one, _, count in self.free.left() if one == batch])
 
-    def lose_booting(self, batch: int, now: int) -> int:
-        """A batch is taken back while it boots; how many machines."""
-        count = self.batch_live[batch]
-        self.booting -= count
-        self.end(batch, count, now, reclaimed=True)
+    def lose_booting(self, batch: int, most: int, now: int) -> int:
+        """Up to so many machines of a batch are taken back while they boot; how many."""
+        count = min(self.batch_live[batch], most)
+        if count:
+            self.booting -= count
+            self.end(batch, count, now, reclaimed=True)
         return count
+
+    def lose_coming(self, batch: int, most: int, now: int) -> int:
+        """The same of machines that boot for whoever comes first."""
+        self.unexpect(self.coming.pop(batch))
+        lost = self.lose_booting(batch, most, now)
+        if self.batch_live[batch]:
+            self.expect_boot(batch, self.batch_live[batch], self.batch_ready[batch])
+        return lost
 
     def close(self, now: int) -> None:
         """Give back all that is idle, standing machines too."""
@@ -480,9 +490,10 @@ class Machines:
         """How many machines of a spot offer its cloud takes back now."""
         return min(-self.stock(offer, now), self.live_of[offer])
 
-    def _batch(self, start: int, count: int, offer: int) -> int:
+    def _batch(self, start: int, count: int, offer: int, ready: int = -1) -> int:
         spot, starts = self._on_spot[offer], self.batch_start
         starts.append(start)
+        self.batch_ready.append(ready)
         self.batch_live.append(count)
         self.batch_spot.append(spot)
         self.batch_offer.append(offer)

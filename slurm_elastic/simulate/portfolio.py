@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from slurm_elastic.policies.portfolio import (
@@ -9,14 +11,17 @@ from slurm_elastic.policies.portfolio import (
     Bought,
     ReservedClass,
     Usage,
+    active,
     bill,
     bound,
     breakevens,
     offline,
     online,
     shrunk,
+    week_cost,
 )
 from slurm_elastic.policies.reserve import by_rank, trailing
+from slurm_elastic.simulate.comparison import OF_SAVING, Interval, expected
 
 FALLS = (0.75, 0.5, 0.25)
 STEPS = 40
@@ -45,6 +50,8 @@ class Fall(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """``now``: what to buy at the end of the history. ``breakeven_left``: the share of the demand
     below which what was bought costs more than machines on demand (0: never; None: nothing bought).
+    ``outlook``: the share of the cost on demand that is saved with what is held from now on, by the
+    history's weeks (None: nothing is held).
     """
 
     weeks: int
@@ -56,6 +63,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     now: tuple[Bought, ...]
     falls: tuple[Fall, ...]
     breakeven_left: float | None
+    outlook: Interval | None = None
 
 
 def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> Plan:
@@ -79,6 +87,7 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
     all_bought = trailing(usage, classes, on_demand)
     past = until_now(all_bought)
     shares = breakevens(classes, on_demand)
+    held = active(len(usage), all_bought, classes)
     return Plan(
         weeks=len(usage),
         classes=classes,
@@ -95,7 +104,20 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
         now=tuple(one for one in all_bought if one.week == len(usage)),
         falls=tuple(_fall(usage, left, past, classes, on_demand) for left in FALLS),
         breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,
+        outlook=outlook(usage, held, classes, on_demand) if any(held) else None,
     )
+
+
+def outlook(
+    usage: Usage, held: Sequence[int], classes: Sequence[ReservedClass], on_demand: float
+) -> Interval:
+    """The share of the cost on demand that so many machines of each class save, by these weeks."""
+    bare = [sum(row) * on_demand for row in usage]
+    saved = [
+        paid - week_cost(row, held, classes, on_demand)
+        for row, paid in zip(usage, bare, strict=True)
+    ]
+    return expected(sum(saved) / sum(bare), saved, bare, OF_SAVING)
 
 
 def _fall(

@@ -81,8 +81,11 @@ class Queue:
 
     def arrive(self, job: int, now: int) -> None:
         """A new job, or one back after an interruption, in its place in the queue."""
-        if self.full or (self.depth and len(self.waiting) >= self.depth):
+        if self.full:
             insort(self.waiting, job)
+        elif self.depth and len(self.waiting) >= self.depth:
+            insort(self.waiting, job)
+            self.full = self.waiting[self.depth - 1] >= job  # which is back from an interruption
         elif not self.waiting:
             if not self._place(job, now):
                 self.waiting.append(job)

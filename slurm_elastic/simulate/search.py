@@ -28,6 +28,8 @@ GROWTHS = (
 )
 RELEASES = ("idle(60)", "idle(600)", "idle(3600)", "delayed(before_end=60)")
 STEADY = ("steady_stream(waste=180)+flagged",)
+NEAR = 0.005
+"""Policies that differ by no more than this share in cost and wait are as good as one."""
 NUMBER = re.compile(r"(?<==)\d+|(?<=idle\()\d+")
 
 
@@ -63,6 +65,23 @@ def front(tried: Sequence[Tried]) -> list[Tried]:
         if not best or one.figures.mean_wait < best[-1].figures.mean_wait:
             best.append(one)
     return best
+
+
+def apart(best: Sequence[Tried], *, keep: Sequence[Tried | None] = ()) -> list[Tried]:
+    """A front's policies that are worth a line: each differs from the one before it by more than
+    ``NEAR`` in cost or wait; those of ``keep``, the first and the last stay.
+    """
+    found: list[Tried] = []
+    for one in best:
+        last = found[-1].figures if found else None
+        if last is None or one in (*keep, best[-1]) or _differ(last, one.figures):
+            found.append(one)
+    return found
+
+
+def _differ(one: Figures, other: Figures) -> bool:
+    pairs = ((one.cost, other.cost), (one.mean_wait, other.mean_wait))
+    return any(abs(a - b) > NEAR * max(a, b) for a, b in pairs)
 
 
 def within(tried: Sequence[Tried], wait: float | None, cost: float | None) -> Tried | None:

@@ -13,8 +13,6 @@ import logging
 import math
 import os
 import re
-import selectors
-import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -29,72 +27,10 @@ from slurm_elastic.hostlist import chunks, compress, expand
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
 from slurm_elastic.slurm.answers import Records
+from slurm_elastic.slurm.command import Patience, run
 from slurm_elastic.slurm.queue_text import QueueText
 
 log = logging.getLogger(__name__)
-
-
-# One command of Slurm's, with a time limit; what it prints is handed on while it prints it.
-
-_PART = 1 << 18
-_MOST_ERRORS = 1 << 20
-"""Bytes of a command's complaints that are kept."""
-
-
-def run(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    timeout: float,
-    take: Callable[[bytes], object],
-) -> tuple[int, str]:
-    """Its exit status and its standard error. TimeoutExpired, OSError, and whatever ``take`` raises
-    of its output: the command has ended by then.
-    """
-    complaints = bytearray()
-
-    def complain(data: bytes) -> None:
-        complaints.extend(data[: _MOST_ERRORS - len(complaints)])
-
-    deadline = time.monotonic() + timeout
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-    ) as process:
-        try:
-            _hand_on(process, {"stdout": take, "stderr": complain}, deadline, timeout)
-            code = process.wait(max(deadline - time.monotonic(), 0.01))
-        except BaseException as error:
-            process.kill()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise subprocess.TimeoutExpired(command, timeout) from None
-            raise
-    return code, complaints.decode(errors="replace")
-
-
-def _hand_on(
-    process: subprocess.Popen[bytes],
-    takers: Mapping[str, Callable[[bytes], object]],
-    deadline: float,
-    timeout: float,
-) -> None:
-    """Until both streams have ended."""
-    with selectors.DefaultSelector() as selector:
-        for name, take in takers.items():
-            selector.register(getattr(process, name), selectors.EVENT_READ, take)
-        while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired(process.args, timeout)
-            for key, _ in selector.select(left):
-                data = os.read(key.fd, _PART)
-                if data:
-                    key.data(data)
-                else:
-                    selector.unregister(key.fileobj)
 
 
 # One reading for all threads that ask while another one is under way.
@@ -137,16 +73,13 @@ Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000
 """The length of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
-_DATA_PARSERS: tuple[tuple[tuple[int, int], str], ...] = (
-    ((24, 11), "--json=v0.0.42"),
-    ((24, 5), "--json=v0.0.41"),
-    ((23, 11), "--json=v0.0.40"),
-    # 23.02 brought data_parser with v0.0.39 alone, so there is nothing to choose yet.
-    ((23, 2), "--json"),
-)
-"""From which release on which form is asked for. Measured: v0.0.42 in 24.11 and 26.05; the others
-are each release's own, by Slurm's release notes.
+_JSON_SINCE = (23, 2)
+"""From this release on there is data_parser, before it only 22.05's own forms."""
+_MEASURED = (0, 0, 42)
+"""The form of JSON that was measured, of 24.11, 25.11 and 26.05; each release has some, older and
+newer, and drops the oldest in time.
 """
+_FORM = re.compile(r"\bv(\d+)\.(\d+)\.(\d+)\b")
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that an answer of an unknown shape raises in ``answers``."""
 _WORDS = 1 << 16
@@ -166,8 +99,10 @@ class SlurmCli:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._version: tuple[int, int] | None = None
+        self._json: str | None = None
         self._labels: dict[int, str] = {}
         self._timeout = -math.inf, 0.0
+        self._patience = Patience(settings.command_timeout)
         self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
         self.calls: dict[str, int] = defaultdict(int)
 
@@ -180,6 +115,13 @@ class SlurmCli:
             except ValueError as error:
                 raise SlurmError(("scontrol", "--version"), 0, str(error)) from error
         return self._version
+
+    def end(self) -> None:
+        """The service is to end: a slurmctld that does not answer is no longer waited for."""
+        self._patience.end()
+
+    def close(self) -> None:
+        """Nothing is kept open between two commands."""
 
     def slurmd_timeout(self) -> float:
         """The release of the running slurmctld, asked again every ten minutes."""
@@ -195,7 +137,7 @@ class SlurmCli:
         unless PrivateData has ``cloud``, which our fragment sets), also where their partitions are
         hidden from who asks.
         """
-        form = _form(self.version())
+        form = self._form()
         # From 23.02 on sinfo gives rows of equal nodes, no nodes.
         command = ("scontrol", "--all", "show", "nodes") if form else ("sinfo", "--all")
         found = self._read("nodes", answers.RawNode, answers.node, *command, form or "--json")
@@ -215,7 +157,7 @@ class SlurmCli:
         return self._queued("--states=all")
 
     def _queued(self, *states: str) -> Sequence[SlurmJob]:
-        form = _form(self.version())
+        form = self._form()
         if form:
             command = ("squeue", "--all", *states, form)
             found = self._read("jobs", answers.RawJob, answers.job, *command)
@@ -223,6 +165,25 @@ class SlurmCli:
             found = self._queue_text()
         self._labels = {job.id: job.label for job in found if job.task is not None}
         return found
+
+    def _form(self) -> str:
+        """The option that asks for a form of JSON that we know, of those that this Slurm says it
+        has, asked once; empty before there was data_parser.
+        """
+        if self._json is None:
+            offered = self._offered() if self.version() >= _JSON_SINCE else None
+            self._json = "" if offered is None else _known(offered)
+        return self._json
+
+    def _offered(self) -> str:
+        listed: list[bytes] = []
+        try:
+            said = self._hand_on(listed.append, "scontrol", "show", "nodes", "--json=list")
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            return ""  # a release that has no choice
+        return b"".join(listed).decode(errors="replace") + said
 
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
         """``squeue --jobs=... --format='%A|%u|%a'``: %A is a number also for an array's task."""
@@ -488,11 +449,10 @@ class SlurmCli:
                 parts.append(data[:_WORDS])
             take(data)
 
-        limit = self._settings.command_timeout
         try:
-            code, said = run([path, *command[1:]], env, limit, both)
-        except subprocess.TimeoutExpired as error:
-            raise SlurmError(command, None, f"no answer in {error.timeout:.0f} s") from error
+            code, said = run([path, *command[1:]], env, self._patience, both)
+        except TimeoutError as error:
+            raise SlurmError(command, None, str(error)) from error
         except OSError as error:
             raise SlurmError(command, 127, str(error)) from error
         log.debug("ran command=%s code=%d", " ".join(command), code)
@@ -502,9 +462,15 @@ class SlurmCli:
         return said
 
 
-def _form(version: tuple[int, int]) -> str:
-    """The option that asks for a form of JSON that we know; empty before there was data_parser."""
-    return next((option for since, option in _DATA_PARSERS if version >= since), "")
+def _known(offered: str) -> str:
+    """The measured form, or the next newer one; else the newest; the release's own where it names
+    none.
+    """
+    forms = sorted({(int(a), int(b), int(c)) for a, b, c in _FORM.findall(offered)})
+    if not forms:
+        return "--json"
+    form = next((form for form in forms if form >= _MEASURED), forms[-1])
+    return "--json=v" + ".".join(map(str, form))
 
 
 def _only_started(error: SlurmError) -> bool:

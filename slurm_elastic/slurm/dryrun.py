@@ -21,9 +21,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.account import account
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import gresconf, siteconf
-from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.siteconf import Entry, Line, Site, has_plugin
 

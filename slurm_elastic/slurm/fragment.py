@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from slurm_elastic.account import same
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe
@@ -18,7 +19,6 @@ from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.policies.verdict import features
-from slurm_elastic.slurm.account import same
 from slurm_elastic.slurm.siteconf import Entry, Record, Site
 
 FILE_NAME = "slurm-elastic.conf"

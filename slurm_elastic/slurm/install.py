@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic import statedir
+from slurm_elastic.account import account
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import check, controller, fragment, gresconf, leaving, plan, submit_filter
-from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
 

@@ -1,7 +1,8 @@
 """Slurm's nodes by pyslurm: one RPC in place of a command that writes JSON. The rest by commands.
 
 pyslurm is bound to one release of Slurm, and to import it ends the process where no slurm.conf is
-found: ``unusable`` finds that out in another process. Jobs stay with ``squeue``: pyslurm tells one
+found: ``unusable`` finds that out in another process, and the calls are made in one that is kept
+(``pyslurm_child``). Jobs stay with ``squeue``: pyslurm tells one
 word of a job's state where Slurm has several (COMPLETING hides COMPLETED).
 """
 
@@ -12,13 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.cli import SharedReading, SlurmCli
+from slurm_elastic.slurm.pyslurm_child import Answer, Child, Request
 
 _IMPORT = "import pyslurm; print(pyslurm.__version__)"
 _STATES = frozenset(
@@ -58,27 +59,22 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
 
 
 class PyslurmClient(SlurmCli):
-    """``protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is empty.
-
-    libslurm has its own time limits (MessageTimeout), and its fatal errors end this process.
-    """
+    """``protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is empty."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         super().__init__(settings)
-        os.environ["SLURM_CONF"] = settings.conf  # libslurm reads it when it is imported
-        import pyslurm
-
-        self._pyslurm: Any = pyslurm
         self._lock = threading.Lock()
+        self._child = Child(settings, self._patience)
+        self._all_nodes = SharedReading(self._load)
+
+    def close(self) -> None:
+        """End the process of pyslurm."""
+        with self._lock:
+            self._child.close()
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
-        """All nodes, or those of ``names`` that there are: one RPC."""
-        with self._lock:
-            self.calls["pyslurm"] += 1
-            try:
-                found = [_node(raw) for raw in self._pyslurm.Nodes.load().values()]
-            except self._pyslurm.PyslurmError as error:
-                raise SlurmError(("pyslurm", "Nodes.load"), 1, str(error)) from error
+        """All nodes, or those of ``names`` that there are: one RPC, for all threads that wait."""
+        found = self._all_nodes.get()
         wanted = None if names is None else set(names)
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
@@ -95,28 +91,21 @@ class PyslurmClient(SlurmCli):
         if not names or not spoken:
             super().update_nodes(names, state=state, reason=reason, address=address)
             return
-        changes = {"state": state} | ({} if reason is None else {"reason": reason})
+        changes = {"state": str(state)} | ({} if reason is None else {"reason": reason})
+        self._ask(Request(names=tuple(names), changes=changes), "Nodes.modify", str(state))
+
+    def _load(self) -> Sequence[SlurmNode]:
+        return self._ask(Request(), "Nodes.load").nodes
+
+    def _ask(self, request: Request, *words: str) -> Answer:
+        command = ("pyslurm", *words)
         with self._lock:
             self.calls["pyslurm"] += 1
             try:
-                self._pyslurm.Nodes(list(names)).modify(self._pyslurm.Node(**changes))
-            except self._pyslurm.PyslurmError as error:
-                raise SlurmError(("pyslurm", "Nodes.modify", str(state)), 1, str(error)) from error
-
-
-def _node(raw: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
-    return SlurmNode(
-        name=raw.name,
-        states=answers.states(*raw.state.split("+")),
-        reason=raw.reason or "",
-        reason_user=raw.reason_user or "",
-        partitions=tuple(raw.partitions or ()),
-        address=raw.address or "",
-        port=int(getattr(raw, "port", 0) or 0),
-        cpus=int(raw.total_cpus or 0),
-        memory=int(raw.real_memory or 0),
-        last_busy=float(raw.last_busy_time or 0),
-        boot_time=float(raw.boot_time or 0),
-        weight=int(raw.weight or 0),
-        comment=raw.comment or "",
-    )
+                answer = self._child.ask(request)
+            except OSError as error:
+                code = None if isinstance(error, TimeoutError) else 1
+                raise SlurmError(command, code, str(error)) from error
+        if answer.error:
+            raise SlurmError(command, 1, answer.error)
+        return answer

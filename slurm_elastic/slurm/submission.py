@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -17,7 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.slurm.cli import run
+from slurm_elastic.slurm.command import Patience, run
 
 PATIENCE = 30.0
 _OPTION = re.compile(r"^sbatch: ([a-z][a-z-]*) *: (.*)$", re.MULTILINE)
@@ -49,8 +48,9 @@ def ask_sbatch(
     environment = {**os.environ, "SLURM_CONF": settings.conf, "SLURM_TIME_FORMAT": "standard",
                    "LC_ALL": "C.UTF-8"}  # fmt: skip
     try:
-        _, said = run([*command, *options, *only, script], environment, PATIENCE, lambda _: None)
-    except subprocess.TimeoutExpired:
+        words = [*command, *options, *only, script]
+        _, said = run(words, environment, Patience(PATIENCE), lambda _: None)
+    except TimeoutError:
         raise SlurmElasticError(f"sbatch gives no answer in {PATIENCE:.0f} s") from None
     except OSError as error:
         raise SlurmElasticError(f"sbatch cannot be run: {error}") from None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from slurm_elastic import writing
 from slurm_elastic.slurm.plan import PlannedFile
 
 
@@ -48,9 +47,9 @@ class Transaction:
         before = _Before.of(path)
         self._undo.append(lambda: before.restore(path))
         if file.mode is None:
-            replace_file(path, file.content, before.mode, before.owner)
+            writing.replace(path, file.content, before.mode, before.owner)
         else:
-            replace_file(path, file.content, file.mode, None)
+            writing.replace(path, file.content, file.mode, None)
 
     def remove(self, path: Path) -> None:
         """Remove a file; none there is no error."""
@@ -147,38 +146,4 @@ class _Before:
         elif self.content is None:
             path.unlink(missing_ok=True)
         else:
-            replace_file(path, self.content, self.mode, self.owner)
-
-
-def replace_file(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:
-    """Put ``content`` at ``path``: all of it or, after a crash, what was there before."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as temporary:
-            temporary.write(content)
-            os.fchmod(descriptor, mode)
-            if owner is not None and owner != (os.geteuid(), os.getegid()):
-                os.fchown(descriptor, *owner)
-            temporary.flush()
-            os.fsync(descriptor)
-        _rename(name, path, content)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _rename(name: str, path: Path, content: bytes) -> None:
-    try:
-        os.replace(name, path)
-    except OSError as error:
-        # A file that is a mount point of its own (containers) can only be written in place.
-        if error.errno != errno.EBUSY:
-            raise
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            writing.replace(path, self.content, self.mode, self.owner)

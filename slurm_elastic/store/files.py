@@ -12,13 +12,12 @@ import contextlib
 import errno
 import os
 import sqlite3
-import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
 from msgspec import Struct
 
-from slurm_elastic import statedir
+from slurm_elastic import statedir, writing
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.store.store import transaction
 from slurm_elastic.store.trouble import LostFileError
@@ -120,22 +119,12 @@ def _create(path: Path, schema: Schema) -> None:
     When root makes it (a command run before the daemon's first start), it goes to the owner of the
     directory, or the daemon could not write to it.
     """
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-    draft = Path(name)
-    try:
-        try:
-            os.fchmod(fd, statedir.FILE)
-            if os.geteuid() == 0:
-                owner = draft.parent.stat()
-                os.fchown(fd, owner.st_uid, owner.st_gid)
-        finally:
-            os.close(fd)  # before sqlite opens it: closing any descriptor drops its POSIX locks
+    owner = writing.owner_in(path.absolute().parent)
+    with writing.draft(path, mode=statedir.FILE, owner=owner) as draft:
         with contextlib.closing(_connect(f"{_uri(draft)}?mode=rw")) as connection:
             _prepare(connection, draft, schema)
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
-    finally:
-        draft.unlink()
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
@@ -172,13 +161,3 @@ def _check_version(connection: sqlite3.Connection, path: Path, schema: Schema) -
             f"the {schema.name} {path} has schema {version}, this release reads schema "
             f"{len(schema.migrations)}: {schema.maker} brings it up to date when it starts"
         )
-
-
-def sync_directory(directory: Path) -> None:
-    """Have the names in it on the disk, where the file system can do that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

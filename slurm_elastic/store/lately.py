@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic import statedir
+from slurm_elastic import writing
 from slurm_elastic.store import files
 from slurm_elastic.store.moving import Key, Rows, Table, copied, past
 
@@ -60,7 +60,7 @@ class Lately:
             return
         try:
             lines = [self._line(connection, *changed) for changed in self._changed]
-            size = _append(self._path, "".join(f"\n{line}" for line in lines).encode())
+            size = writing.append(self._path, "".join(f"\n{line}" for line in lines).encode())
         except (OSError, sqlite3.Error) as error:
             log.warning("what has changed since the last copy is not kept: %s", error)
             return
@@ -70,20 +70,14 @@ class Lately:
 
     def _shorten(self, connection: sqlite3.Connection, size: int) -> None:
         """One line for each row that there still is, as it is now; as it was where that fails."""
-        draft = self._path.with_name(f".{self._path.name}")
         try:
             keys = dict.fromkeys(key for line in self._lines() if (key := self._key(line)))
             lines = [self._line(connection, *key) for key in keys]
-            text = "".join(f"\n{line}" for line in lines if not line.endswith(_GONE))
-            draft.unlink(missing_ok=True)
-            shorter = _append(draft, text.encode())
-            os.replace(draft, self._path)
-            files.sync_directory(self._path.parent)
-            size = shorter
+            text = "".join(f"\n{line}" for line in lines if not line.endswith(_GONE)).encode()
+            writing.replace(self._path, text)
+            size = len(text)
         except (OSError, sqlite3.Error) as error:
             log.warning("%s stays as long as it is: %s", self._path, error)
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
         self._long = max(LONG, 2 * size)
 
     def _key(self, line: bytes) -> tuple[str, Key] | None:
@@ -149,20 +143,3 @@ class Lately:
 
 def _where(table: Table) -> str:
     return " and ".join(f"{key} = ?" for key in table.keys)
-
-
-def _append(path: Path, data: bytes) -> int:
-    """At the end of the file, and on the disk; a new one with its name. How long it is now."""
-    is_new = not path.exists()
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, statedir.FILE)
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-        size = os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
-    if is_new:
-        files.sync_directory(path.parent)
-    return size

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm_elastic import statedir
+from slurm_elastic import statedir, writing
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files
 from slurm_elastic.store.lately import Lately
@@ -159,15 +159,15 @@ class Refuge:
         if not is_due or not any(table.past for table in self._tables):
             return
         self._next_copy = self._monotonic() + COPY
-        draft = self._kept.with_name(f".{self._kept.name}")
         try:
-            draft.unlink(missing_ok=True)
-            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, statedir.FILE))
+            for left in self._kept.parent.glob(f".{self._kept.name}.*"):
+                left.unlink(missing_ok=True)  # a copy that a crash had cut short
             require_room(self._path.parent, ENOUGH + self._path.stat().st_size)
-            with contextlib.closing(sqlite3.connect(draft)) as target:
-                reader.backup(target)
-            os.replace(draft, self._kept)
-            files.sync_directory(self._path.parent)
+            with writing.draft(self._kept, mode=statedir.FILE) as draft:
+                with contextlib.closing(sqlite3.connect(draft)) as target:
+                    reader.backup(target)
+                os.replace(draft, self._kept)
+            writing.sync_directory(self._path.parent)
             self._lately.forget()
         except TROUBLES as error:
             log.warning("no copy of %s can be kept: %s", self._path, error)
@@ -317,5 +317,5 @@ def set_aside(path: Path, now: float) -> Path | None:
         aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
     for one in there:
         os.rename(one, aside.with_name(aside.name + one.name[len(path.name) :]))
-    files.sync_directory(path.parent)
+    writing.sync_directory(path.parent)
     return aside

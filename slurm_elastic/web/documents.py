@@ -16,8 +16,6 @@ from msgspec import Struct
 from slurm_elastic.errors import SlurmElasticError
 
 Query = Mapping[str, str]
-Source = Callable[[Query], str]
-"""Makes one document; SlurmElasticError with a sentence where it cannot be made."""
 
 SHARE = 10.0
 """A document is good for so many times what it took to make."""
@@ -27,6 +25,16 @@ KEPT = 64
 """Documents at once, of all names and queries."""
 _PACKED = 1400
 """Bytes from which on a document is compressed."""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """One document: ``make``s it, or raises SlurmElasticError with a sentence. It goes by the words
+    of a query in ``takes`` alone, and is good for ``fresh`` seconds at least.
+    """
+
+    make: Callable[[Query], str]
+    fresh: float
+    takes: tuple[str, ...] = ()
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -40,12 +48,12 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Documents:
-    """Answers of ``sources`` by name; each is good for ``fresh`` seconds at least. Thread-safe:
-    whoever asks for what is being made waits for that.
+    """Answers of ``sources`` by name. Thread-safe: whoever asks for what is being made waits for
+    that.
     """
 
-    def __init__(self, sources: Mapping[str, Source], fresh: Mapping[str, float]) -> None:
-        self._sources, self._fresh = sources, fresh
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
         self._making = {name: threading.Lock() for name in sources}
         self._readings: dict[tuple[str, tuple[tuple[str, str], ...]], Reading] = {}
 
@@ -54,15 +62,17 @@ class Documents:
 
     def get(self, name: str, query: Query) -> Reading:
         """Raises SlurmElasticError where it cannot be made; errors are not kept."""
-        key = (name, tuple(sorted(query.items())))
+        source = self._sources[name]
+        query = {word: query[word] for word in source.takes if word in query}
+        key = (name, tuple(query.items()))
         with self._making[name]:
             began = time.monotonic()
             kept = self._readings.get(key)
             if kept is not None and began < kept.until:
                 return kept
-            text = self._sources[name](query).encode("utf-8", "backslashreplace")
+            text = source.make(query).encode("utf-8", "backslashreplace")
             now = time.monotonic()
-            good = max(self._fresh[name], min(SHARE * (now - began), STALE))
+            good = max(source.fresh, min(SHARE * (now - began), STALE))
             packed = gzip.compress(text, 1, mtime=0) if len(text) >= _PACKED else b""
             made = Reading(until=now + good, body=text, packed=packed)
             self._readings.pop(key, None)

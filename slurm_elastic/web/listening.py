@@ -7,6 +7,7 @@ import grp
 import ipaddress
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from slurm_elastic.errors import SlurmElasticError
 
 BACKLOG = 64
 OWN, SHARED = 0o600, 0o660
+NAME = "slurm-elastic-web.sock"
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -43,6 +45,17 @@ def place(text: str) -> Place:
             "site's web server or ssh -L lead there"
         )
     return Place(host=host, port=int(port))
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Place]:
+    """A unix socket in a directory that only this user can enter."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(own) and os.path.isdir(own):
+        yield Place(path=Path(own) / NAME)
+        return
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as made:
+        yield Place(path=Path(made) / NAME)
 
 
 def _is_loopback(host: str) -> bool:

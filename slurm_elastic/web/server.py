@@ -1,6 +1,7 @@
 """HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news of them.
 
-Read-only; whoever comes to a port of loopback needs its key.
+Read-only. Whoever comes to a port of loopback needs its key; at a unix socket the kernel says who
+comes. By ``ssh -L`` a browser comes from a port, too, so the name that it asks for counts always.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.web.connection import Connection
 from slurm_elastic.web.documents import Documents, Query, Reading
 from slurm_elastic.web.policy import HEADERS, JSON, STATIC
 
@@ -59,12 +61,16 @@ def application(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which ends the streams before it waits for all answers to end."""
+    """uvicorn's, which ends the streams before it waits for all answers to end. ``group``: whose
+    members a unix socket lets in.
+    """
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Starlette, group: int | None = None) -> None:
         settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="off",
-            timeout_graceful_shutdown=3, limit_concurrency=4 * MOST_STREAMS, proxy_headers=False,
+            app, http=type("Visit", (Connection,), {"group": group}), ws="none",
+            log_level="error",  # a warning is any stranger's who speaks no HTTP
+            access_log=False, server_header=False, lifespan="off",
+            timeout_graceful_shutdown=3, proxy_headers=False,
         )  # fmt: skip
         super().__init__(settings)
         self._ending = app.state.ending
@@ -75,11 +81,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(app: Starlette, link: socket.socket) -> None:
+def serve(app: Starlette, link: socket.socket, group: int | None = None) -> None:
     """Until SIGINT or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has ended
         signal.signal(number, lambda *_: None)
-    Server(app).run(sockets=[link])
+    Server(app, group).run(sockets=[link])
 
 
 def _json(document: object, status: int) -> Response:
@@ -191,7 +197,8 @@ class Keyed:
         elif self._fits(asked.cookies.get(name, "")):
             await self._app(scope, receive, send)
         else:
-            await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
+            said = PlainTextResponse(_REFUSED, 403, {"Connection": "close"})
+            await said(scope, receive, send)
 
     def _fits(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._key.encode())

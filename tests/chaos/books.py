@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_elastic.ckptstate import Migration
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.model import OFF, Instance, LaunchSpec, Location, Market
@@ -27,6 +28,8 @@ TOLD = 2
 """Lists with a machine that the ledger lacks: a round may be cut off before it is adopted."""
 KEPT = "stopped:"
 """Before what is wrong with a stopped machine."""
+LOOKED = 60.0
+"""Seconds, at most, between a look at an image and the note that a job is to go on from it."""
 NOTICED = 900.0
 """Seconds within which the end of a machine is in the ledger, once nothing is wrong any more."""
 
@@ -84,6 +87,7 @@ class Books:
         self._given_up: set[str] = set()  # generations
         self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
         self._strange: set[str] = set()  # somebody else has started these
+        self._images: dict[tuple[int, int], int] = {}  # by job and attempt
         self.spared = 0
         self.counts: Counter[str] = Counter()
         self.dollars: Counter[str] = Counter()
@@ -306,6 +310,29 @@ class Books:
             real(cloud, id_, price, why, now)
 
         return start_refused
+
+    # when a job is to go on from an image
+
+    def moving(self, real: Callable[..., None]) -> Callable[..., None]:
+        """The ckptman's ``put``: an image that a move is to go on from is whole, unless it was spoilt
+        since it was looked at.
+        """
+
+        def put(*moves: Migration, **more: Any) -> None:
+            for move in moves:
+                self._look_at(move)
+            real(*moves, **more)
+
+        return put
+
+    def _look_at(self, move: Migration) -> None:
+        run, image = move.run, move.image
+        if image is None or self._images.get((run.job, run.attempt)) == image.number:
+            return
+        self._images[run.job, run.attempt] = image.number
+        now = self._stage.sched.now
+        if now - self._stage.saver.since.get((image.job, image.number), now) > LOOKED:
+            self.wrong("spoilt image", f"job {run.job} is to go on from save {image.number}")
 
     # when an end is decided
 

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.errors import ProviderError, SlurmError, TransientError
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model import (
+    Image,
+    Instance,
+    InstanceState,
+    JobRun,
+    LaunchSpec,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
@@ -193,6 +203,33 @@ class Cloud(FakeProvider):
             self.account.ended[instance_id] = self.stage.sched.now
             self.account.denied[instance_id] = self.omitted[instance_id]
         super()._stop(instance_id)
+
+
+class Saver(FakeCheckpointer):
+    """``spoils`` more saves come out spoilt; ``since`` has when (s of the run) each image was, before
+    any look at it or later.
+    """
+
+    stage: Stage
+    spoils = 0
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.since: dict[tuple[int, int], float] = {}
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        image = super().checkpoint(run, deadline=deadline, stop=stop)
+        if self.spoils:
+            self.spoils -= 1
+            self.spoil(image, since=float("-inf"))
+        return image
+
+    def spoil(self, image: Image, since: float) -> None:
+        """It is whole no more."""
+        self.spoilt.add((image.job, image.number))
+        self.since.setdefault((image.job, image.number), since)
+        self.stage.struck["image: spoilt"] += 1
+        self.stage.note(f"save {image.number} of job {image.job} is spoilt")
 
 
 class Controller(TimedSlurm):

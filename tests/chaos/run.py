@@ -180,6 +180,7 @@ WRONGS = {
     ),
     "orphans": ("orphan", "no rest"),
     "lost jobs": ("job lost", "node given up", "ended in use"),
+    "spoilt images gone on from": ("spoilt image",),
     "limits passed": ("limit",),
     "machines of others ended": ("somebody else's",),
     "not accounted for": ("cents",),

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.ckptman import migration
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.controller.context import Site
@@ -141,12 +142,17 @@ def started_before_it_is_written_down(_stage: Any) -> None:
     starting._intend = intend
 
 
+def any_image_is_whole(_stage: Any) -> None:
+    """Nobody looks at what a save has left."""
+    migration._verified = lambda *_: True
+
+
 ALL: dict[str, Callable[[Any], None]] = {
     one.__name__: one
     for one in (
         spending_unlocked, synced_now_and_then, intents_unwritten, one_missing_answer_is_an_end,
         bought_from_an_unread_cloud, an_old_suspend_ends_a_new_machine, ended_without_an_end,
         orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
-        started_beyond_the_limits, started_before_it_is_written_down,
+        started_beyond_the_limits, started_before_it_is_written_down, any_image_is_whole,
     )
 }  # fmt: skip

@@ -22,7 +22,6 @@ from typing import Any
 from msgspec.structs import replace as altered
 
 from slurm_elastic import faults
-from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman import service as ckptman_service
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
@@ -45,7 +44,7 @@ from slurm_elastic.spool import Spool
 from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk
-from tests.chaos.fakes import Account, Cloud, Slurm, is_up, runs
+from tests.chaos.fakes import Account, Cloud, Saver, Slurm, is_up, runs
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
 from tests.chaos.sites import keeping, site_of
 from tests.chaos.sqlite import Sqlite
@@ -134,7 +133,8 @@ class Stage:
                 state=InstanceState.RUNNING, launched=T0,
             )  # fmt: skip
             account.add_foreign(theirs, owner="somebody-else")
-        self.saver = FakeCheckpointer(self.now, self.sched.sleep, seconds=2.0)
+        self.saver = Saver(self.now, self.sched.sleep, seconds=2.0)
+        self.saver.stage = self
         Spool(self.disk.root).create()
         self.start(DAEMON)
         self.start(CKPTMAN)
@@ -220,6 +220,7 @@ class Stage:
         except (OSError, SlurmElasticError) as error:
             self.note(f"ckptman does not start: {type(error).__name__}")
             return
+        state.put = self.books.moving(state.put)  # type: ignore[method-assign]
         site = CkptSite(
             config=config, slurm=self.slurm, ledger=ledger, state=state,
             journal=Journal(ledger, state, self.now),

@@ -19,9 +19,10 @@ SABOTAGED = {
     "spending_unlocked": 1, "synced_now_and_then": 30, "intents_unwritten": 1,
     "one_missing_answer_is_an_end": 41, "bought_from_an_unread_cloud": 1,
     "an_old_suspend_ends_a_new_machine": 53, "ended_without_an_end": 1, "orphans_stay": 28,
-    "launched_again": 208, "stopped_machines_cost_nothing": 1,
+    "launched_again": 286, "stopped_machines_cost_nothing": 1,
     "stopped_machines_stay": 1, "more_are_stopped_than_a_pool_keeps": 1,
     "started_beyond_the_limits": 12, "started_before_it_is_written_down": 1,
+    "any_image_is_whole": 1,
 }  # fmt: skip
 """Each with the seed from which on it was found soon once."""
 FOUND = "400"

@@ -253,6 +253,16 @@ class Weather:
         )
         self._struck("machine: reclaimed with notice")
 
+    def saves(self) -> None:
+        """Saves come out spoilt, or an older one is spoilt where it lies; machines are reclaimed."""
+        saver, rng = self._stage.saver, self._rng
+        kept = [image for images in saver._images.values() for image in images]
+        if kept and rng.random() < 0.3:
+            saver.spoil(rng.choice(kept), since=self._stage.sched.now)
+        else:
+            saver.spoils += rng.choice((1, 1, 2, 6))
+        self.reclaims()
+
     def requests(self) -> None:
         stage, rng = self._stage, self._rng
         if rng.random() < 0.5:  # of those to come, so that no daemon has read it before
@@ -332,6 +342,7 @@ class Weather:
             cloud.slow = cloud.visible_after = cloud.lag = 0.0
             cloud.unanswered = 0
         stage.unlucky.clear()
+        stage.saver.spoils = 0
         for owner in (DAEMON, CKPTMAN):
             stage.start(owner)
 
@@ -353,6 +364,7 @@ FAMILIES: dict[str, Callable[[Weather], None]] = {
     "registrations": Weather.registrations,
     "deaths": Weather.deaths,
     "reclaims": Weather.reclaims,
+    "saves": Weather.saves,
     "requests": Weather.requests,
 }
 STOPPED: dict[str, Callable[[Weather], None]] = {

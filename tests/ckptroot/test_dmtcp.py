@@ -270,13 +270,15 @@ class TestCommands:
         with pytest.raises(Refused, match="no file of DMTCP"):
             commands.method.restore(image, manifest)
 
-    def test_its_coordinator_has_one_guarded_port_or_one_of_its_choice(
+    def test_its_coordinator_has_one_guarded_port_or_none(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         guards = iter([None, SimpleNamespace(port=20_001)])
         monkeypatch.setattr(dmtcp, "guarded", lambda uid: next(guards))
-        ports = [commands.method._coordinator()[2] for _ in range(3)]
-        assert ports == ["0", "20001", "20001"]
+        with pytest.raises(Refused, match="nft cannot set rules here"):
+            commands.method._coordinator()
+        ports = [commands.method._coordinator()[2] for _ in range(2)]
+        assert ports == ["20001", "20001"]
         assert commands.method._coordinator()[3:] == [
             "--port-file", str(commands.port), "--interval", "0", "--ckptdir", str(commands.user),
         ]  # fmt: skip
@@ -297,10 +299,18 @@ class TestCommands:
         assert (method.need(), method.locked(), method.alone(commands.home)) == (0, {}, frozenset())
 
 
-def test_a_host_without_one_of_its_commands_is_refused(tmp_path: Path) -> None:
+def test_a_host_without_one_of_its_commands_or_nft_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    guards = iter([None, SimpleNamespace(close=lambda: closed.append("guard"))])
+    monkeypatch.setattr(dmtcp, "guarded", lambda uid: next(guards))
     site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0), dmtcp=str(tmp_path))
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         with pytest.raises(Refused, match=f"{name} is not installed"):
             dmtcp.available(site)
         (tmp_path / name).touch(mode=0o755)
+    with pytest.raises(Refused, match="nft cannot set rules here"):
+        dmtcp.available(site)
     dmtcp.available(site)
+    assert closed == ["guard"]

@@ -84,7 +84,7 @@ class TestConfiguration:
 
     def test_with_a_key_that_others_read_is_refused(self, config: Path, home: Path) -> None:
         (home / "key").chmod(0o644)
-        with pytest.raises(Refused, match="may read"):
+        with pytest.raises(Refused, match="may be read"):
             sites.read(str(config))
 
     @pytest.mark.parametrize(

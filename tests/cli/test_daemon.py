@@ -8,12 +8,10 @@ import json
 import os
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +19,6 @@ import pytest
 import yaml
 from emulated import running_ec2
 from patience import eventually, patience
-from ports import free_ports
 
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
@@ -294,28 +291,38 @@ def test_it_serves_anew_when_a_catalogue_has_come(
             assert daemon.wait(patience(60)) == 0
 
 
-# metrics and notices
+# whom it hears, and whom it tells
 
 
-def _scraped(port: int) -> str:
-    with contextlib.suppress(OSError):
-        url = f"http://127.0.0.1:{port}/metrics"
-        with urllib.request.urlopen(url, timeout=patience(20)) as answer:
-            return str(answer.read().decode())
-    return ""
+def test_it_listens_to_nobody_but_at_unix_sockets(state: Path) -> None:
+    """One connection that drips would keep it from ending, and its machines from starting."""
+    path = config(state)
+    path.write_text(path.read_text() + "metrics: {listen: '127.0.0.1:9341'}\n")
+    assert "found unknown key 'metrics'" in one_sentence(run(path), 2)
+    with serving(config(state), state) as daemon:
+        eventually(lambda: Path(f"{state}.sock").exists())
+        assert _sockets(daemon.pid, "unix")
+        assert not _sockets(daemon.pid, "tcp") | _sockets(daemon.pid, "tcp6")
 
 
-def test_metrics_are_served_and_people_told_by_the_running_service(
-    state: Path, tmp_path: Path
-) -> None:
-    (port,) = free_ports(1)
+def _sockets(pid: int, kind: str) -> set[str]:
+    """Its inodes of that kind (proc(5))."""
+    rows = Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]
+    known = {row.split()[6 if kind == "unix" else 9] for row in rows}
+    own = set()
+    for number in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            own.add(os.readlink(number).removeprefix("socket:[").removesuffix("]"))
+    return known & own
+
+
+def test_people_are_told_by_the_running_service(state: Path, tmp_path: Path) -> None:
     hook, told = tmp_path / "hook", tmp_path / "told.json"
     hook.write_text(f"#!/bin/sh\ncat > {told}.part && mv {told}.part {told}\n")
     hook.chmod(0o755)
     path = config(state)
-    more = {"metrics": {"listen": f"127.0.0.1:{port}"}, "notify": {"command": [str(hook)]}}
     text = yaml.safe_load(YAML.format(uuid=UUID, state=state))
-    path.write_text(yaml.safe_dump({**text, **more}))
+    path.write_text(yaml.safe_dump({**text, "notify": {"command": [str(hook)]}}))
     ledger = Ledger(state / "ledger.db")
     pause = Exclusion(
         kind=BREAKER, scope="rack", until=time.time() + 3600, cause="never up", count=9
@@ -323,23 +330,5 @@ def test_metrics_are_served_and_people_told_by_the_running_service(
     ledger.exclude(pause)
     ledger.close()
     with serving(path, state):
-        found = eventually(lambda: _scraped(port))
-        assert 'slurm_elastic_info{cluster="alps"' in found
-        assert 'slurm_elastic_boot_failures_total{pool="rack"} 9.0' in found
         eventually(told.exists)
     assert json.loads(told.read_text())["text"] == "pool rack is paused: never up"
-
-
-def test_a_port_that_is_taken_is_told_and_all_else_goes_on(state: Path) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        path = config(state)
-        listen = f"127.0.0.1:{other.getsockname()[1]}"
-        path.write_text(path.read_text() + f"metrics: {{listen: '{listen}'}}\n")
-        with serving(path, state) as daemon:
-            assert daemon.stderr is not None
-            for line in daemon.stderr:
-                if "metrics are not served" in line:
-                    break
-    assert f"metrics.listen: {listen}: Address already in use" in line

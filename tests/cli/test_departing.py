@@ -65,6 +65,22 @@ def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site
     assert "Some have no time limit" in said(site, endless, "drain", "rack")[-1]
 
 
+def test_stopped_machines_are_told_of_too(site: Config) -> None:
+    found = facts(site)
+    kept = [replace(m, stopped=NOW) for m in found.machines if m.instance.node == "op1"]
+    live = [m for m in found.machines if m not in kept and m.instance.node != "op1"]
+    both = replace(found, machines=live, stopped=kept)
+    assert said(site, both, "drain", "rack")[:2] == [
+        "Drain pool rack: 1 machine at $0.0100/h leave, after their jobs.",
+        "1 stopped machine at $0.0100/h is ended.",
+    ]
+    alone = replace(found, machines=(), stopped=kept)
+    assert said(site, alone, "drain", "rack") == [
+        "Drain pool rack: 1 stopped machine at $0.0100/h is ended.",
+        "Nothing new starts there (2 nodes) until `resume`.",
+    ]
+
+
 def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) -> None:
     found = facts(
         site, job(41, "pub1"), job(42, "op1"), job(43, "op2", batch=False),

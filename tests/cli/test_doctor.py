@@ -12,21 +12,31 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_cases import T0
+from ledger_cases import T0, instance
+from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
-from slurm_elastic.doctor import clouds, head
+from slurm_elastic.doctor import clouds, head, services
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion, Finding, Level, Limits
+from slurm_elastic.model import (
+    BREAKER,
+    CAPACITY,
+    COOL_DOWN,
+    Exclusion,
+    Finding,
+    InstanceState,
+    Level,
+    Limits,
+)
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.exclusions import TAKEN_OUT
+from slurm_elastic.policies.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -213,6 +223,18 @@ def test_each_call_of_a_cloud_that_fails_is_a_finding(
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
     found = [f for f in clouds.look(provider, cloud, pools) if f.level is Level.WRONG]
     assert [f.what for f in found] == [what]
+
+
+def test_machines_that_have_ended_are_not_counted(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 lists them for an hour, and each is told once as lost."""
+    cloud = config.cloud("near")
+    provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
+    gone = replace(instance("op1"), state=InstanceState.TERMINATED)
+    monkeypatch.setattr(provider, "instances", lambda: [gone, instance("op2")])
+    found = {f.what: f.found for f in clouds.look(provider, cloud, [])}
+    assert found["listing machines"] == "1 of this cluster"
 
 
 def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: Config) -> None:
@@ -420,6 +442,15 @@ def test_pools_that_start_nothing_and_why_are_told(
     assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, 9 s more: x: y") in found
 
 
+def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    scope, cause = "near/t/a/spot", "UnauthorizedOperation: no right to ec2:RunInstances"
+    ledger.exclude(Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause))
+    told = (Level.WRONG, "cool-down", f"{scope}, 9 s more: Denied: {cause}")
+    assert told in notes(config, slurm)
+
+
 def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
@@ -442,3 +473,32 @@ def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: 
         slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
     found = (Level.NOTE, "nodes that are down", "2, op1 among them: Not responding")
     assert found in notes(config, slurm)
+
+
+def test_dmtcp_without_its_firewall_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = f"""
+cluster: {{name: c, uuid: 11111111-2222-3333-4444-555555555555}}
+state_dir: {tmp_path}/state
+checkpoint: {{method: criu, directory: {tmp_path}}}
+clouds:
+  - {{name: onprem, provider: local, location: on-premises}}
+pools:
+  - name: p
+    cloud: onprem
+    nodes: n1
+    cpus: 1
+    memory: 2G
+    slurmd_port: 20000
+    checkpoint: {{method: dmtcp}}
+"""
+    here = configfile.parse(text, "site.yaml")
+    monkeypatch.setattr(services, "_ROOTS_PATH", "/nonexistent")
+    (told,) = [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+    assert (told.level, "nftables" in told.advice) == (Level.WRONG, True)
+    criu = configfile.parse(text.replace("method: dmtcp", "method: criu"), "site.yaml")
+    assert not [f for f in services.checkpoints(criu, T0) if f.what == "dmtcp"]
+    (tmp_path / "nft").touch(mode=0o755)
+    monkeypatch.setattr(services, "_ROOTS_PATH", str(tmp_path))
+    assert not [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]

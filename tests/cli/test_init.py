@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -18,13 +17,14 @@ from pathlib import Path
 import boto3
 import pytest
 from emulated import running_ec2, running_one
+from needs import unless
 from patience import patience
 from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic import catalogues
-from slurm_elastic.cli import doctor
+from slurm_elastic.cli import doctor, init
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.model import Location, Market
@@ -34,9 +34,7 @@ from slurm_elastic.slurm import plan
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.slurm import site_cases
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
-)
+pytestmark = unless("slurmctld")
 GOLDEN = Path(__file__).parent.parent / "golden" / "init"
 FRESH = """\
 # Debian's example (slurm-client, slurm.conf.simple), but for the nodes of its partition: with
@@ -331,3 +329,22 @@ def test_where_nobody_can_be_asked(
 def test_a_site_without_slurm_conf(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert host.init(host.root / "none.conf", "--yes") == 2
     assert "none.conf" in capsys.readouterr().err
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("kept")
+    theirs.chmod(0o600)
+    for name in (".site.yaml.new", "site.yaml"):
+        (tmp_path / name).symlink_to(theirs)
+    init._write(tmp_path / "site.yaml", "cluster: {}\n")
+    assert (theirs.read_text(), theirs.stat().st_mode & 0o777) == ("kept", 0o600)
+    assert not (tmp_path / "site.yaml").is_symlink()
+
+
+def test_a_planted_file_does_not_become_the_configuration(tmp_path: Path) -> None:
+    draft = tmp_path / ".site.yaml.new"
+    draft.touch()
+    planted = draft.stat().st_ino
+    init._write(tmp_path / "site.yaml", "cluster: {}\n")
+    assert (tmp_path / "site.yaml").stat().st_ino != planted

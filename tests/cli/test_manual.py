@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from needs import missing, unless
 from patience import patience
 
 from slurm_elastic.cli import main, manual
@@ -59,7 +60,7 @@ def test_a_page_has_every_option_of_its_command() -> None:
         assert {word for word in options(parser) if word not in text} == set(), name
 
 
-@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+@unless("man")
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_renders_without_a_warning(share: Path, name: str) -> None:
     done = subprocess.run(
@@ -134,8 +135,8 @@ def _until(terminal: int, word: str) -> str:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_understands_its_file(share: Path, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    if reason := missing(shell):
+        pytest.skip(reason)
     file = share / manual.COMPLETIONS[shell]
     done = subprocess.run([shell, "-n", str(file)], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

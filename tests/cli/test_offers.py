@@ -169,6 +169,12 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nodes: '0' is not a positive number" in capsys.readouterr().err
 
 
-def test_without_a_ledger_it_says_so(config: Config, slurm: FakeSlurm) -> None:
-    with pytest.raises(SlurmElasticError, match="there is no ledger"):
-        offers.gather(config, slurm, T0)
+def test_before_the_first_start_it_tells_what_the_clouds_sell(
+    config: Config, slurm: FakeSlurm
+) -> None:
+    """Whoever sets a cloud up looks there first; nothing is made by it."""
+    found = offers.gather(config, slurm, T0)
+    assert found.about == "all pools (slurm-elasticd has not run yet: nothing runs or cools down)"
+    wide = next(pool for pool in found.pools if pool.pool == "wide")
+    assert wide.ranked[0].offer == SPOT
+    assert not (config.state / "ledger.db").exists()

@@ -68,6 +68,9 @@ def test_reserve_says_what_when_saving_regret_and_risk(
     assert best["bought"][0] == [0, 0, 1]
     assert bare["bill"]["cost"] > stepwise["bill"]["cost"] >= best["bill"]["cost"]
     assert forecast["bill"]["cost"] >= found["bound"]
+    outlook = found["outlook"]
+    assert outlook["low"] <= outlook["value"] <= outlook["high"] < 1
+    assert f"what is held then saves {outlook['value']:.1%} of the cost on demand" in text
 
 
 def test_a_short_history_says_nothing_of_years(
@@ -154,7 +157,8 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert 0 < beside["saving"]["low"] <= beside["saving"]["value"] <= beside["saving"]["high"]
     assert "on_demand+idle(60) beside the site as it is configured: " in text
     assert "% cheaper (" in text
-    assert "90 % of 1,000 draws of the history's 12 weeks" in text
+    assert "as many weeks to come, by how far single ones of these 12 differ" in text
+    assert "knows no priorities, fair-share, QOS" in text
     assert " now configured " in text
 
 
@@ -197,7 +201,7 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert "shaky.json" in shown
     assert "by dollars" in shown
     assert "uniform progress" in shown
-    assert "0 of 50" in shown
+    assert "0/50" in shown
     rows = {row["policy"]: row for row in json.loads(out.read_text())}
     ours, paying = rows["by dollars"], rows["on demand"]
     assert ours["cost"] <= rows["uniform progress"]["cost"]
@@ -206,6 +210,9 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert paying["odds"]["end"] == 20 * 3600 + 360
     assert paying["cost"] == pytest.approx(20.1)
     assert ours["odds"]["spot"] > 8 * 3600
+    assert (paying["low"], paying["high"]) == (paying["cost"], paying["cost"])
+    assert ours["low"] < ours["cost"] < ours["high"] < paying["cost"]
+    assert f"{ours['low']:.2f}-{ours['high']:.2f}" in shown
     again = tmp_path / "again.json"
     assert plan("deadline", *asked, "--deadline", "30h", *prices[:3], str(again)) == 0
     assert again.read_bytes() == out.read_bytes()

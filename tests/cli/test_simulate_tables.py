@@ -40,4 +40,4 @@ def test_a_comparison_in_words(
 
 def test_what_is_not_sure_is_named() -> None:
     text = told(comparison((0.1, -0.1, 0.2), (60.0, 30.0, 90.0)))
-    assert text.endswith("9 weeks); which way the cost would go is not sure")
+    assert text.endswith("these 9 differ); which way the cost would go is not sure")

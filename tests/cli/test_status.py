@@ -94,6 +94,19 @@ def test_who_met_an_error_is_named_once(ledger: Ledger, tmp_path: Path) -> None:
     assert "last error of slurm: away" in text_of(seen(tmp_path), 120)
 
 
+def test_a_stopped_machine_is_no_running_one_and_is_paid_for(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    made = config(tmp_path)
+    found = status.gather(made, busy_slurm(), NOW)
+    kept = [replace(m, stopped=NOW - 60) for m in found.machines if m.ended is None]
+    for number, told in ((0, "No machine is paid."),
+                         (1, "No machine runs; 1 stopped machine is paid for."),
+                         (2, "No machine runs; 2 stopped machines are paid for.")):  # fmt: skip
+        view = status_view(made, replace(found, machines=(), stopped=kept[:number]))
+        assert told in " ".join(text_of(view, 120).split())
+
+
 def test_the_caps_of_the_cluster_are_told(ledger: Ledger, tmp_path: Path) -> None:
     capped = replace(config(tmp_path), limits=Limits(nodes=9, dollars_per_hour=5.0))
     view = status_view(capped, status.gather(capped, busy_slurm(), NOW))

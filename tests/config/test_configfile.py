@@ -423,7 +423,22 @@ def test_the_effective_config_shows_defaults_and_readable_durations() -> None:
     assert list(shown["clouds"][0])[:2] == ["provider", "name"]
 
 
-@pytest.mark.parametrize("place", ["scratch", "/", "/etc", "/var/lib", "/a/../etc", "/proc/1"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "scratch", "/", "//", "/etc", "/etc/munge", "/var/lib", "/var/lib/slurm", "/var/spool/cron",
+        "/a/../etc", "/proc/1", "//home", "/./home/", "/home/*", "/home/alice", "/scratch/[ab]",
+        "/usr/local", "/run/user", "/dev", "~/scratch",
+    ],
+)  # fmt: skip
 def test_root_empties_no_directory_that_a_machine_needs(place: str) -> None:
     found = problems(f"{GOOD}\njoin: {{wipe: [/scratch, {json.dumps(place)}]}}\n")
     assert any("a directory for jobs' files, such as /scratch or /tmp" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    "place", ["/scratch", "//scratch/", "/tmp", "/var/tmp", "/dev/shm", "/mnt/nvme", "/srv/scratch"]
+)
+def test_directories_for_jobs_files_may_be_emptied(place: str) -> None:
+    load_text = f"{GOOD}\njoin: {{wipe: [{json.dumps(place)}]}}\n"
+    assert parse(load_text).join.wipe == (place,)

@@ -197,7 +197,6 @@ def test_a_given_key_is_read_where_nobody_else_can(tmp_path: Path) -> None:
 
 def test_the_copy_keeps_its_owner_and_the_one_of_before(bed: Bed) -> None:
     os.chown(bed.copy, 1234, 2345)
-    (bed.copy.parent / ".munge.key.next").write_bytes(b"left by one that was killed")
     put_copy(bed.ssh(), NEW)
     found = bed.copy.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 2345, 0o400)

@@ -10,10 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.launch import Outcome, forgive, launch, report_auth, spec_of
+from slurm_elastic.controller.launch import (
+    Outcome,
+    cool_down_for,
+    forgive,
+    launch,
+    report_auth,
+    spec_of,
+)
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -21,6 +29,7 @@ from slurm_elastic.errors import (
     UnsettledError,
 )
 from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Market
+from slurm_elastic.policies.exclusions import DENIED
 from tests.controller.world import World
 
 FOREVER = 10_000
@@ -114,6 +123,7 @@ def test_a_launch_of_an_earlier_round_says_so_to_the_provider(world: World) -> N
         (CapacityError, "pub/small/zone-1/spot", 180),
         (QuotaError, "pub/*/*/spot", 1800),
         (AuthError, "pub/*/*/*", 60),
+        (DeniedError, "pub/small/zone-1/spot", 180),
         (InstanceNotFound, "pub/small/zone-1/spot", 180),
     ],
 )
@@ -147,7 +157,36 @@ def test_a_refused_credential_is_reported(world: World) -> None:
     assert (health.name, health.code) == ("pub", "auth")
 
 
-@pytest.mark.parametrize("error", [AuthError, InstanceNotFound])
+def test_a_denied_launch_is_no_word_on_the_credentials(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.clouds["pub"].fail_next(DeniedError, 1, "launch")
+    result = launch(world.site, spec_for(world, "pub1"), "r1")
+    assert result.outcome is Outcome.REFUSED
+    assert world.ledger.health() == ()
+    assert "grant the right offer=pub/small/zone-1/spot" in caplog.text
+    (cool_down,) = world.ledger.cool_downs(world.now)
+    assert cool_down.code == DENIED
+
+
+def test_what_is_denied_for_all_of_a_market_cools_the_market_down(world: World) -> None:
+    spec = spec_for(world, "pub1")
+    error = DeniedError("pub", "Forbidden", "no right to it", of_market=True)
+    one = cool_down_for(world.site, spec.offer, error)
+    assert (one.scope, one.until, one.code) == ("pub/*/*/spot", world.now + 180, DENIED)
+    assert one.cause == "Forbidden: no right to it"
+
+
+def test_a_call_that_is_denied_whole_is_denied_for_all_its_offers(world: World) -> None:
+    spec = spec_for(world, "pub1")
+    other = replace(spec.offer, zone="zone-2")
+    world.clouds["pub"].fail_next(DeniedError, 1, "launch")
+    launch(world.site, replace(spec, alternatives=(other,)), "r1")
+    scopes = {one.scope for one in world.ledger.cool_downs(world.now)}
+    assert scopes == {spec.offer.key, other.key}
+
+
+@pytest.mark.parametrize("error", [AuthError, DeniedError, InstanceNotFound])
 def test_a_refusal_after_a_lost_answer_says_nothing_of_it(
     world: World, error: type[ProviderError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,3 +312,25 @@ def test_somebody_has_to_renew_the_credentials_of_a_cloud(world: World) -> None:
     (health,) = world.ledger.health()
     assert (health.name, health.code, health.checked) == ("pub", "auth", world.now)
     assert "the token is over" in (health.error or "")
+
+
+def test_an_error_as_long_as_an_answer_is_cut_before_the_log_and_the_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDKs put all of an answer that they cannot read into their errors."""
+    page = "<item>" * 100_000
+
+    def refuse(spec: LaunchSpec) -> Sequence[Instance]:
+        raise ProviderError("pub", "Bad", page)
+
+    monkeypatch.setattr(world.clouds["pub"], "launch", refuse)
+    result = launch(world.site, spec_for(world, "pub1"), "r1")
+    (cool_down,) = world.ledger.cool_downs(world.now)
+    assert max(len(result.why), len(cool_down.cause)) < 1100
+    assert result.why.endswith("(599000 more characters)")
+
+    def unknown(spec: LaunchSpec) -> Sequence[Instance]:
+        raise LookupError(page)
+
+    monkeypatch.setattr(world.clouds["pub"], "launch", unknown)
+    assert len(launch(world.site, spec_for(world, "pub2"), "r1").why) < 1100

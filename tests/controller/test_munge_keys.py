@@ -706,7 +706,7 @@ def test_a_command_that_fails_over_there_is_tried_again(bed: Bed) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "mode", "message"),
     [
-        ("key", None, 0o644, r"join.ssh.key: .* may be read by others; chmod 0400"),
+        ("key", None, 0o644, r"join.ssh.key: .* may be read by others \(mode 0644\); chmod 600"),
         ("key", b"no key", 0o600, r"is no private key of kind ed25519, ecdsa or rsa"),
         ("munge_key", None, 0o440, r"join.ssh.munge_key: .* may be read by others"),
         ("munge_key", b"short", 0o400, r"has 5 bytes, expected 32 to 1024"),
@@ -785,7 +785,7 @@ def test_known_hosts_that_cannot_be_written_leave_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "chmod", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         known.put("i-2", "10.0.0.2", 22, keys)
     assert [p.name for p in tmp_path.iterdir()] == ["known_hosts"]

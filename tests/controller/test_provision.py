@@ -11,9 +11,13 @@ from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision
+from slurm_elastic.controller.telling import all_occasions
+from slurm_elastic.errors import DeniedError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, Limits, Location, Market
+from slurm_elastic.policies.exclusions import DENIED
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.spool import Request
@@ -169,6 +173,20 @@ def test_a_job_may_be_served_by_several_offers(tmp_path: Path) -> None:
     together(world, MANY[:4])
     world.tick()
     assert sorted(str(i.market) for i in world.alive()) == ["on-demand", "spot", "spot", "spot"]
+    world.close()
+
+
+def test_where_spot_is_denied_the_same_request_buys_on_demand(tmp_path: Path) -> None:
+    """As by a policy of the organisation: the credentials are good."""
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    world.clouds["pub"].fail_next(DeniedError, 1, "launch")
+    together(world, MANY[:2])
+    world.tick()
+    assert [str(i.market) for i in world.alive()] == ["on-demand", "on-demand"]
+    (denied,) = world.ledger.cool_downs(world.now)
+    assert (denied.scope, denied.code) == (f"pub/{SPOT}", DENIED)
+    (told,) = [one for one in all_occasions(world.site) if one.event is Event.CREDENTIALS]
+    assert told.text.startswith(f"cloud pub denies launches of pub/{SPOT}: ")
     world.close()
 
 

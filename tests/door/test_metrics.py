@@ -6,17 +6,20 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from ckpt_cases import rescue_of
 from ledger_cases import T0
 from msgspec.structs import replace
+from needs import unless
 from patience import eventually
 from ports import free_ports
 from status_cases import busy_ledger, busy_slurm, config, config_file
@@ -25,11 +28,9 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.config.telling import Metrics
 from slurm_elastic.controller.usage_record import LAG, CallTimes, settle
 from slurm_elastic.credentials import health_of
 from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
-from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.histograms import BUCKETS, observe, series
@@ -41,10 +42,7 @@ RULES = ROOT / "etc" / "prometheus" / "slurm-elastic-alerts.yml"
 BOARDS = sorted((ROOT / "etc" / "grafana").glob("*.json"))
 NOW = T0 + 3700
 CKPT = {"checkpoint_seconds": {"method": "criu"}, "rescue_seconds": {"cause": "reclaim"}}
-NEEDS = pytest.mark.skipif(
-    shutil.which("promtool", path="/usr/bin") is None,
-    reason="Debian's package prometheus is not installed",
-)
+NEEDS = unless("promtool")
 
 
 def samples(found: bytes) -> dict[str, float]:
@@ -268,27 +266,24 @@ def test_every_metric_of_the_page_is_there_and_no_other(site: Config, ledger: Le
     assert {f"{PREFIX}{name}" for name in HISTOGRAMS} <= there
 
 
-def test_metrics_are_served_on_loopback(site: Config, ledger: Ledger) -> None:
-    (port,) = free_ports(1)
-    served = Scrape(replace(site, metrics=Metrics(listen=f"127.0.0.1:{port}")), busy_slurm())
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            assert "slurm_elastic_info" in answer.read().decode()
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=60)
-    finally:
-        served.close()
-
-
-@pytest.mark.parametrize("listen", ["0.0.0.0:9341", "10.0.0.1:9341", "127.0.0.1", "127.0.0.1:0"])
-def test_metrics_are_served_nowhere_else(tmp_path: Path, listen: str) -> None:
-    from slurm_elastic.config import configfile
-    from slurm_elastic.errors import ConfigError
-
-    path = config_file(tmp_path)
-    path.write_text(path.read_text() + f"metrics: {{listen: '{listen}'}}\n")
-    with pytest.raises(ConfigError, match=r"metrics\.listen"):
-        configfile.load(path)
+def test_the_unit_of_the_timer_writes_what_node_exporter_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As etc/slurm-elastic-metrics.service has the command, but for where things are."""
+    file, place = config_file(tmp_path), tmp_path / "slurm-elastic.prom"
+    busy_ledger(tmp_path / "ledger.db").close()
+    unit = (ROOT / "etc" / "slurm-elastic-metrics.service").read_text()
+    (line,) = re.findall(r"^ExecStart=(.*)", unit.replace("\\\n", ""), re.MULTILINE)
+    words = line.split()
+    moved = {
+        "/etc/slurm-elastic/slurm-elastic.yaml": str(file),
+        "/run/slurm-elastic-metrics/slurm-elastic.prom": str(place),
+    }
+    assert words[:2] == ["/usr/bin/env", "slurm-elastic"]
+    assert main([moved.get(word, word) for word in words[2:]]) == 0
+    assert "without nodes by state" in capsys.readouterr().err  # no Slurm answers here
+    assert "slurm_elastic_info" in place.read_text()
+    assert place.stat().st_mode & 0o777 == 0o644
 
 
 # promtool and Prometheus
@@ -347,7 +342,6 @@ def test_every_panel_has_data_in_a_real_prometheus(
     """Without the ``or vector(0)`` that keeps an empty panel from saying No data."""
     everything(site, ledger)
     port, own = free_ports(2)
-    site = replace(site, metrics=Metrics(listen=f"127.0.0.1:{port}"))
     (tmp_path / "prometheus.yml").write_text(
         "global: {scrape_interval: 2s}\n"
         f"rule_files: [{RULES}]\n"
@@ -355,7 +349,7 @@ def test_every_panel_has_data_in_a_real_prometheus(
         "  - job_name: slurm-elastic\n"
         f"    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
     )
-    served = Scrape(site, busy_slurm(), lambda: NOW)
+    served = scraped(site, port)
     prometheus = subprocess.Popen(
         ["/usr/bin/prometheus", f"--config.file={tmp_path}/prometheus.yml",
          f"--storage.tsdb.path={tmp_path}/tsdb", f"--web.listen-address=127.0.0.1:{own}"],
@@ -376,9 +370,28 @@ def test_every_panel_has_data_in_a_real_prometheus(
         for title, expression in rules():
             assert ask(own, expression) is not None, title
     finally:
-        served.close()
+        served.shutdown()
+        served.server_close()
         prometheus.terminate()
         prometheus.wait(60)
+
+
+def scraped(site: Config, port: int) -> ThreadingHTTPServer:
+    """In place of node_exporter, which hands the file's lines on as they are."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = text(site, NOW, node_states(site, NOW, busy_slurm()))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(found)
+
+        def log_message(self, *args: object) -> None: ...
+
+    served = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    threading.Thread(target=served.serve_forever).start()
+    return served
 
 
 def ask(port: int, expression: str) -> list[object] | None:

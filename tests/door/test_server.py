@@ -18,7 +18,9 @@ import needs
 import pytest
 
 from slurm_elastic.door.answers import Peer
-from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door
+from slurm_elastic.door.asks import Lane, lane_of, understood
+from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door, Turns, _Question
+from slurm_elastic.errors import SlurmElasticError
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -31,11 +33,19 @@ def echo(peer: Peer, line: bytes) -> bytes:
     return b"%d %s" % (peer.uid, line)
 
 
+def nobody(peer: Peer) -> bool:
+    """Trusted."""
+    return False
+
+
 @contextlib.contextmanager
 def serving(
-    place: Path, answer: Callable[[Peer, bytes], bytes] = echo, bounds: Bounds | None = None
+    place: Path,
+    answer: Callable[[Peer, bytes], bytes] = echo,
+    bounds: Bounds | None = None,
+    trusts: Callable[[Peer], bool] = lambda peer: peer.uid == 0,
 ) -> Iterator[Path]:
-    door = Door(place / "read.sock", answer, bounds)
+    door = Door(place / "read.sock", answer, trusts, bounds)
     door.start()
     try:
         yield place / "read.sock"
@@ -115,7 +125,7 @@ def test_hundreds_of_idle_connections_of_one_user_stop_nobody_else(open_path: Pa
         threads = doors()
         for _ in range(20):
             assert ask(path, b"x") == b"0 x"
-        assert doors() == threads == 2
+        assert doors() == threads == 4
         crowd.kill()
 
 
@@ -124,7 +134,7 @@ def doors() -> int:
 
 
 def test_one_user_has_so_many_places_and_the_next_one_is_told(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=Bounds(each=2, trusted=frozenset())) as path:
+    with serving(tmp_path, bounds=Bounds(each=2), trusts=nobody) as path:
         idle = [connect(path), connect(path)]
         assert b"ask again in a moment" in ask(path, b"x")
         idle.pop().close()
@@ -135,9 +145,9 @@ def test_one_user_has_so_many_places_and_the_next_one_is_told(tmp_path: Path) ->
         idle.pop().close()
 
 
-def test_root_and_slurm_user_have_places_kept_for_them(tmp_path: Path) -> None:
-    bounds = Bounds(clients=1, each=1, kept=2, trusted=frozenset({os.geteuid()}))
-    with serving(tmp_path, bounds=bounds) as path:
+def test_who_is_trusted_has_places_of_its_own(tmp_path: Path) -> None:
+    bounds = Bounds(clients=1, each=1, kept=2)
+    with serving(tmp_path, bounds=bounds, trusts=lambda peer: peer.uid == os.geteuid()) as path:
         idle = [connect(path) for _ in range(2)]
         assert ask(path, b"x") == b"%d x" % os.geteuid()
         for one in idle:
@@ -149,6 +159,155 @@ def test_who_asks_nothing_is_sent_away(tmp_path: Path) -> None:
         silent, slow = connect(path), connect(path)
         slow.send(b"half a requ")
         assert rest_of(silent) == rest_of(slow) == b""
+
+
+# fair turns
+
+
+FACTS, PRICE = b'{"ask": "facts"}', b'{"ask": "price", "job": {"id": 1, "states": []}}'
+CHAIN, COST = (
+    b'{"ask": "chain", "about": "job", "name": "7"}',
+    b'{"ask": "cost", "by": "job", "since": 1}',
+)
+ORDER = b'{"ask": "end", "numbers": [3]}'
+
+
+def test_forecasts_and_costs_that_take_long_are_in_the_way_of_no_other_question(
+    tmp_path: Path,
+) -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line in (PRICE, COST):
+            begun.release()
+            go_on.wait(SECONDS)
+        return line
+
+    with serving(tmp_path, answer, Bounds(rest=0.0, answer=2 * SECONDS), nobody) as path:
+        slow = [connect(path) for _ in range(3)]
+        for link, line in zip(slow, (PRICE, COST, PRICE), strict=True):
+            link.sendall(line + b"\n")
+        assert begun.acquire(timeout=SECONDS)
+        for line in (FACTS, ORDER, CHAIN, b"nonsense", FACTS):
+            assert ask(path, line) == line
+        go_on.set()
+        assert [rest_of(link) for link in slow] == [PRICE, COST, PRICE]
+
+
+def test_what_is_no_question_waits_for_nobody() -> None:
+    deep = b'{"ask": "facts", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}"
+    both = b'{"ask": "facts", "ask": "price", "job": {"id": 1, "states": []}}'
+    for line in (b"", b"\xff", b"[]", b'{"ask": 3}', deep, both):
+        assert lane_of(line) is Lane.QUICK
+        with pytest.raises(SlurmElasticError, match="none of this release's"):
+            understood(line)
+
+
+ASKING = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+links = []
+for _ in range(4):
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.connect(sys.argv[1])
+    link.sendall(b"x\\n")
+    links.append(link)
+print("here", flush=True)
+for link in links:
+    while link.recv(1 << 16):
+        pass
+print("done", flush=True)
+"""
+
+
+@needs.ROOT
+@pytest.mark.parametrize(("trusts", "place"), [(nobody, 2), (lambda peer: peer.uid == 0, 1)])
+def test_users_have_turns_and_one_who_asks_much_waits_for_oneself(
+    open_path: Path, trusts: Callable[[Peer], bool], place: int
+) -> None:
+    go_on, asked = threading.Event(), threading.Semaphore(0)
+    served: list[int] = []
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line == CHAIN:
+            return line
+        served.append(peer.uid)
+        asked.release()
+        go_on.wait(SECONDS)
+        return line
+
+    bounds = Bounds(rest=0.0, answer=2 * SECONDS)
+    with (
+        serving(open_path, answer, bounds, trusts) as path,
+        subprocess.Popen(
+            [sys.executable, "-Es", "-c", ASKING, str(path)], stdout=subprocess.PIPE, text=True
+        ) as crowd,
+    ):
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "here\n"
+        assert asked.acquire(timeout=SECONDS)
+        link = connect(path)
+        link.sendall(b"y\n")
+        for _ in range(2):  # in another lane; that came later, so the other one has been read
+            assert ask(path, CHAIN) == CHAIN
+        go_on.set()
+        assert rest_of(link) == b"y"
+        assert crowd.stdout.readline() == "done\n"
+    assert served.index(0) == place
+
+
+def test_in_a_lane_one_of_each_user_is_next_and_of_the_trusted_first() -> None:
+    turns = Turns()
+    for number, (uid, trusted) in enumerate(
+        [(1, False), (1, False), (2, False), (1, False), (3, False), (0, True), (2, False)]
+    ):
+        turns.add(_Question(number, Peer(uid=uid), trusted, b""))
+    found = [one.client for one in iter(turns.take, None)]
+    assert found == [5, 0, 2, 4, 1, 6, 3]
+    assert turns.take() is None
+
+
+def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line == CHAIN:
+            return line
+        begun.release()
+        go_on.wait(SECONDS)
+        return line
+
+    door = Door(tmp_path / "read.sock", answer, nobody, Bounds(rest=0.0, answer=2 * SECONDS))
+    door.start()
+    first = connect(tmp_path / "read.sock")
+    first.sendall(b"x\n")
+    assert begun.acquire(timeout=SECONDS)
+    for _ in range(50):
+        with connect(tmp_path / "read.sock") as link:
+            link.sendall(b"y" * 60_000 + b"\n")
+    until = time.monotonic() + SECONDS
+    while (said := ask(tmp_path / "read.sock", CHAIN)) != CHAIN or len(door._clients) > 1:
+        assert said == CHAIN or b"ask again" in said
+        assert time.monotonic() < until
+    assert door._asked[Lane.QUICK].take() is None
+    go_on.set()
+    assert rest_of(first) == b"x"
+    door.close()
+
+
+def test_who_waits_for_too_long_is_told_to_come_again(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        go_on.wait(SECONDS)
+        return line
+
+    with serving(tmp_path, answer, Bounds(rest=0.0, answer=0.2)) as path:
+        assert b"ask again in a moment" in ask(path, b"x")
+        go_on.set()
+        until = time.monotonic() + SECONDS
+        while ask(path, b"y") != b"y":  # which waits behind that one
+            assert time.monotonic() < until
 
 
 AS_MANY = """
@@ -170,9 +329,9 @@ def test_silent_connections_of_a_whole_range_of_uids_keep_nobody_from_asking(
     open_path: Path,
 ) -> None:
     """As a user has them whose own name spaces have a range of uids (subuid(5))."""
-    patient = Bounds(request=SECONDS, trusted=frozenset())
+    patient = Bounds(request=SECONDS)
     with (
-        serving(open_path, bounds=patient) as path,
+        serving(open_path, bounds=patient, trusts=nobody) as path,
         subprocess.Popen(
             [sys.executable, "-Es", "-c", AS_MANY, str(path), "40"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -192,8 +351,8 @@ def test_one_that_has_asked_keeps_its_place(tmp_path: Path) -> None:
         answering.wait(SECONDS)
         return echo(peer, line)
 
-    bounds = Bounds(clients=1, request=SECONDS, answer=SECONDS, trusted=frozenset())
-    with serving(tmp_path, slowly, bounds) as path:
+    bounds = Bounds(clients=1, request=SECONDS, answer=SECONDS)
+    with serving(tmp_path, slowly, bounds, nobody) as path:
         first = connect(path)
         first.sendall(b"x\n")
         assert b"ask again in a moment" in rest_of(connect(path))
@@ -214,7 +373,7 @@ def test_the_thread_with_the_connections_rests_by_what_a_round_took(
 
     took = itertools.count(step=0.01)
     monkeypatch.setattr(time, "thread_time", lambda: next(took))
-    door = Door(tmp_path / "read.sock", echo, Bounds(rest=3.0))
+    door = Door(tmp_path / "read.sock", echo, nobody, Bounds(rest=3.0))
     door._closing = Noted()
     door.start()
     assert ask(tmp_path / "read.sock", b"x") == b"%d x" % os.geteuid()

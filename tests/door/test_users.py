@@ -24,10 +24,10 @@ from status_cases import NOW, busy_ledger
 from slurm_elastic import statedir
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.door import client
-from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer, trusted
+from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer
 from slurm_elastic.door.asks import Answer, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
-from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.door.server import Door
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.model_ledger import Run
 from slurm_elastic.model_slurm import SlurmJob
@@ -90,7 +90,8 @@ class Host:
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
         config = self.config
-        door = Door(config.read_socket, self.answers(), Bounds(trusted=trusted(config)))
+        answers = self.answers()
+        door = Door(config.read_socket, answers, answers.trusts)
         door.start()
         try:
             yield
@@ -220,21 +221,24 @@ def test_a_socket_of_somebody_else_is_not_believed(
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.setuid(65534);"
         "s.bind(sys.argv[1]); s.listen(); print('here', flush=True); sys.stdin.read()"
     )
+    config = host.config
     host.root.chmod(0o777)
     with subprocess.Popen(
-        [sys.executable, "-Es", "-c", code, str(host.config.read_socket)],
+        [sys.executable, "-Es", "-c", code, str(config.read_socket)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as impostor:  # fmt: skip
         assert impostor.stdout is not None
         assert impostor.stdout.readline() == "here\n"
         with pytest.raises(SlurmElasticError, match=f"served by uid {NOBODY}"):
-            client.facts_of(host.config, NOW)
+            client.facts_of(config, NOW)
         impostor.kill()
 
 
 def test_a_daemon_that_breaks_off_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "may_read", lambda _config: False)
-    door = Door(host.config.read_socket, lambda _peer, _line: b'{"facts": {"no')
+    door = Door(
+        host.config.read_socket, lambda _peer, _line: b'{"facts": {"no', lambda _peer: False
+    )
     door.start()
     with pytest.raises(SlurmElasticError, match="broke off, or is of another release"):
         client.facts_of(host.config, NOW)
@@ -325,7 +329,12 @@ def test_where_slurm_conf_cannot_be_read_all_is_private(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[]", b"\xff\xfe", b'{"ask": "ledger"}', b'{"ask": "chain", "about": "job"}',
+    [b'{"ask": "cost", "by": "job", "since": 1e308}',
+     b'{"ask": "cost", "by": "job", "since": 0, "until": 1e308}',
+     b'{"ask": "cost", "by": "job", "since": 1e400}', b'{"ask": "cost", "by": "job", "since": NaN}',
+     b'{"ask": "chain", "about": "job", "name": "7", "wants": -1}',
+     b'{"ask": "chain", "about": "job", "name": "7", "wants": 99999999999999999999999}',
+     b"", b"[]", b"\xff\xfe", b'{"ask": "ledger"}', b'{"ask": "chain", "about": "job"}',
      b'{"ask": "chain", "about": "job", "name": "1 or 1=1"}',
      b'{"ask": "chain", "about": "job", "name": "99999999999999999999999"}',
      b'{"ask": "chain", "about": "job", "name": "7", "nodes": [[]]}',
@@ -334,6 +343,7 @@ def test_where_slurm_conf_cannot_be_read_all_is_private(host: Host) -> None:
 def test_what_is_no_question_is_refused_in_a_sentence(host: Host, line: bytes) -> None:
     told = msgspec.json.decode(host.answers()(Peer(uid=NOBODY), line), type=Answer)
     assert told.error
+    assert told.error.isprintable()
     assert "Traceback" not in told.error
 
 
@@ -434,6 +444,79 @@ def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> 
     assert host.ledger.directives() == ()
 
 
+LEAVE = {
+    "kind": "departure", "verb": "drain", "about": "pool rack", "nodes": ["op1"], "scope": "pool:rack"
+}  # fmt: skip
+LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ({"word": LEAVE | {"about": "x" * 50_000}}, "about has 50000 characters, expected 200"),
+        ({"word": LEAVE | {"about": "rack\x1b]0;x\x07"}}, "about is 'rack\\x1b"),
+        ({"word": LEAVE | {"image": "ami-1\x1b[2J"}}, "image is 'ami-1\\x1b"),
+        ({"word": LEAVE | {"unavailable": -3}}, "unavailable is -3, expected a number from 1 on"),
+        ({"word": LEAVE | {"unavailable": 0}}, "unavailable is 0"),
+        ({"word": LEAVE | {"verb": "explode"}}, "verb is 'explode', expected one of drain"),
+        ({"word": LEAVE | {"nodes": ["op9"]}}, "no nodes of pools: 'op9'"),
+        ({"word": LEAVE | {"nodes": []}}, "without nodes nothing leaves"),
+        ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
+        ({"word": LEAVE | {"to": "moon"}}, "emptied to another one"),
+        ({"word": {"kind": "pause", "scope": "cluster"}}, "scope is 'cluster', expected ''"),
+        ({"word": {"kind": "pause", "scope": "pool:\x1b"}}, "is no cloud, pool"),
+        (
+            {"word": {"kind": "pause", "scope": "user:ann"}},
+            "expected the cluster, a cloud or a pool",
+        ),
+        ({"word": LIMIT | {"value": -3}}, "from 0 on, not -3"),
+        ({"word": LIMIT | {"value": 1e308}}, "max_nodes is a number below 1e+12, not 1e+308"),
+        ({"word": LIMIT | {"value": 1.5}}, "not 1.5"),
+        (PAUSE | {"reason": "x" * 201}, "reason has 201 characters, expected 200"),
+        (PAUSE | {"reason": "a\nb"}, "reason is 'a\\nb', expected characters that can be printed"),
+        (PAUSE | {"seconds": 1e308}, "at most 366 days"),
+        (PAUSE | {"seconds": -1}, "more than nothing"),
+        (PAUSE | {"starts": 1e308}, "at most 366 days from now"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_in_a_sentence_and_not_kept(
+    host: Host, order: dict[str, object], why: str
+) -> None:
+    budgets = "policies: {user_budgets: {ann: {per_day: 5}}}"
+    public = YAML.format(root=host.root).replace("on-premises", "public")
+    host.file.write_text(f"{public}{budgets}\n")
+    said = host.told({"ask": "direct"} | order, uid=0).error
+    assert why in said
+    assert said.isprintable()
+    assert host.ledger.directives() == ()
+
+
+@pytest.mark.parametrize("words", [("usage",), ("accounts", "jobs", "nodes", "usage")])
+def test_a_changed_limit_is_no_more_told_than_what_was_spent(
+    host: Host, words: tuple[str, ...]
+) -> None:
+    """Neither that it was changed, nor that an operator ended it, nor that its time is over."""
+    host.told({"ask": "direct", "word": LIMIT, "reason": "licences"}, uid=0)
+    (one,) = host.ledger.directives()
+    host.told({"ask": "end", "numbers": [one.number]}, uid=0)
+    host.told(PAUSE, uid=0)
+    chain = {"ask": "chain", "about": "pool", "name": "rack"}
+    told = host.told(chain).chain
+    assert told is not None
+    kinds = [decision.kind for decision in told.decisions]
+    assert [kind for kind in kinds if "direct" in kind] == [
+        "directed",
+        "directive-ended",
+        "directed",
+    ]
+    host.private(*words)
+    hidden = host.told(chain).chain
+    assert hidden is not None
+    (pause,) = (d for d in hidden.decisions if "direct" in d.kind)
+    assert "is paused" in pause.reason
+    assert "max_nodes" not in msgspec.json.encode(hidden).decode()
+
+
 @needs.ROOT
 def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> None:
     with host.serving():
@@ -462,11 +545,8 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     with statedir.private_umask():
         book(open_path / "state" / "ledger.db").close()
     config = configfile.load(file)
-    door = Door(
-        config.read_socket,
-        Answers(config, FakeSlurm(), lambda: LATER),
-        Bounds(trusted=trusted(config)),
-    )
+    answers = Answers(config, FakeSlurm(), lambda: LATER)
+    door = Door(config.read_socket, answers, answers.trusts)
     door.start()
     path = [p for p in sys.path if p]
     command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(file), "cost"]

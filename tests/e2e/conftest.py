@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from needs import missing
 from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -27,6 +27,8 @@ CALM_RESUME = 180.0
 """Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""
 SOON = 5.0
 """``suspend_timeout``: an emulated machine is gone at once."""
+CLIENT = os.environ.get("SLURM_ELASTIC_TEST_CLIENT")
+"""``slurm.client`` of every sandbox; None: it is not set."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -57,8 +59,7 @@ def why_not() -> str | None:
     """Why this machine cannot run a sandbox; None if it can."""
     if os.getuid() != 0:
         return "real slurmd's and munged are started, which needs root"
-    missing = [p for p in PROGRAMS if not shutil.which(p, path=_SYSTEM_PATH)]
-    return f"not installed: {', '.join(missing)}" if missing else None
+    return missing(*PROGRAMS) or None
 
 
 def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
         dict(overrides.get("elastic", {})),
         overrides.get("resume_timeout", CALM_RESUME),
     )
+    if CLIENT:
+        elastic["slurm"] = {"client": CLIENT, **elastic.get("slurm", {})}
     elastic["timings"] = {"transient_deadline": resume / 2, **elastic.get("timings", {})}
     return {"suspend_timeout": SOON, **overrides, "resume_timeout": resume} | {
         "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
@@ -94,6 +97,7 @@ def sandbox() -> Iterator[Callable[..., Sandbox]]:
         mine.append(made)
         made.up()
         _up.append(made)
+        assert "pyslurm is not used" not in made.log_tails(40)
         return made
 
     yield make

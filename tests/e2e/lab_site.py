@@ -41,8 +41,8 @@ from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
 from tests import netns
 from tests.e2e.world import ledger, live_machines
 from tests.netns import HEAD, INSIDE, Lab
-from tests.real_sshd import make_key
-from tests.real_sshd import why_not as no_sshd
+from tests.real_sshd import make_key, root_is_locked
+from tests.real_sshd import why_not as no_server
 
 __all__ = ["Machines", "Site", "launch_file", "no_sshd", "passes", "public_key", "site_on"]
 PATIENCE = 240.0
@@ -93,6 +93,12 @@ sleep 1000000 &
 wait
 """
 _FACTS = re.compile(r"^FACTS = (\{.*\})$", re.M)
+
+
+def no_sshd() -> str | None:
+    """Why a host of the lab cannot be logged in to; its sshd does without PAM."""
+    locked = "root's account is locked, sshd would refuse it"
+    return no_server() or (locked if root_is_locked() else None)
 
 
 class Powered(Struct, frozen=True):

@@ -7,12 +7,10 @@ import io
 import json
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
-from ports import free_ports
 
 from slurm_elastic.books import By
 from slurm_elastic.model_ledger import Run
@@ -52,18 +50,15 @@ def bill(site: Sandbox) -> int:
     return total
 
 
-def scraped(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        return str(answer.read().decode())
+def metrics(site: Sandbox) -> str:
+    return site.run([sys.executable, "-m", "slurm_elastic.cli.main", "metrics"], check=True).stdout
 
 
 def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None:
-    (port,) = free_ports(1)
     site = sandbox(
         static_nodes=1,
         drop=("onprem",),
         elastic={
-            "metrics": {"listen": f"127.0.0.1:{port}"},
             "clouds": [{"name": "aws", "types": {
                 name: {"cpus": 2, "memory": 4096, "price": float(price)}
                 for name, price in PRICES.items()
@@ -90,9 +85,9 @@ def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None
     assert set(told[both[0]].values()) == {500_000}
     assert set(told[whole].values()) == {1_000_000}
     machines_of_aws = 'slurm_elastic_machines{cloud="aws"'
-    site.wait_for(lambda: machines_of_aws not in scraped(port), PATIENCE, "all are gone")
+    site.wait_for(lambda: machines_of_aws not in metrics(site), PATIENCE, "all are gone")
     found = site.wait_for(
-        lambda: (text := scraped(port)) and 'slurm_elastic_launched_total{' in text and text,
+        lambda: (text := metrics(site)) and 'slurm_elastic_launched_total{' in text and text,
         3 * PATIENCE, "the counters have the machines",
     )  # fmt: skip
     for name in ("nodes{", "api_calls_total{", "boot_seconds_count{"):

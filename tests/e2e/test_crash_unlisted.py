@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_world import Host, Pace
@@ -18,7 +19,7 @@ from tests.e2e.policy_site import told
 from tests.e2e.world import back_to_zero, queued, running_nodes, submit_many
 
 pytestmark = pytest.mark.e2e
-pytest.importorskip("pyone", reason="pyone is not installed")
+pytest.importorskip("pyone", reason=not_installed("pyone"))
 FOR_EVER = 1e6
 DOUBT = "slurmctld hears the nodes"
 GONE = "the cloud did not list it"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.tunnel import node_addresses
@@ -24,7 +25,7 @@ from tests.e2e.lab_site import PATIENCE, SLURMCTLD, Site, no_sshd, public_key, s
 from tests.netns import HEAD, INSIDE, Lab
 
 pytestmark = pytest.mark.e2e
-pytest.importorskip("pyone", reason="pyone is not installed")
+pytest.importorskip("pyone", reason=not_installed("pyone"))
 
 TUNNEL = "10.99.0.1"
 """The head's address in the tunnel."""

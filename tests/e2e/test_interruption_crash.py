@@ -1,21 +1,28 @@
-"""slurm-elastic-ckptman killed between two steps of a move, on real Slurm."""
+"""slurm-elastic-ckptman killed between two steps of a move, or overtaken there by what spoils a
+save, on real Slurm.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from slurm_elastic.ckptstate import Step
 from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.daemons import CKPTMAN
 from tests.e2e.ckpt import (
     SITE,
     UNTIL_ENOUGH,
     announce,
+    begun_at,
     counter,
     enough,
+    kinds,
     migrations,
     node_of,
     settled,
@@ -51,3 +58,40 @@ def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -
     mine = [r for r in migrations(site) if r.run.job == job]
     assert [r.step for r in mine] == [Step.BACK]
     assert mine[0].image is not None
+
+
+def state_of(pid: int) -> str:
+    """One letter, proc_pid_stat(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda save: os.truncate(save, 0)])
+def test_a_save_that_is_spoilt_before_it_was_looked_at_is_made_anew(
+    site: Sandbox, spoil: Callable[[Path], None]
+) -> None:
+    """The job, which is stopped after the save already, goes on, is saved once more, and moves then."""
+    job = counter(site, steps=UNTIL_ENOUGH)
+    wait_steps(site, job, 6)
+    once = str(site.layout.dir / "state" / f"stands-{job}")
+    site.ckptman_stop()
+    site.ckptman_start(
+        {
+            "SLURM_ELASTIC_FAULT": "rescue.after-save",
+            "SLURM_ELASTIC_FAULT_ONCE": once,
+            "SLURM_ELASTIC_FAULT_SIGNAL": "STOP",
+        }
+    )
+    announce(site, node_of(site, job), notice=120.0)
+    ckptman = site.processes.get(CKPTMAN)
+    assert ckptman is not None
+    site.wait_for(lambda: state_of(ckptman.pid) == "T", 90, "it stands still")
+    spoil(site.work / f"state-{job}")
+    os.kill(ckptman.pid, signal.SIGCONT)
+    enough(site, job, runs=2)
+    assert site.job(job)["Restarts"] == "1"
+    assert begun_at(site, job)[1] >= 6, "it goes on from a save"
+    settled(site)
+    told = [k for k in kinds(site, f"job:{job}") if k.startswith("ckpt-")]
+    assert told[:5] == [
+        "ckpt-planned", "ckpt-bad-image", "ckpt-failed", "ckpt-saved", "ckpt-requeued",
+    ]  # fmt: skip

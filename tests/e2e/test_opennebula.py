@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.policies.first_light import Step
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -25,7 +26,7 @@ from tests.e2e.world import (
 )
 
 pytestmark = pytest.mark.e2e
-pytest.importorskip("pyone", reason="pyone is not installed")
+pytest.importorskip("pyone", reason=not_installed("pyone"))
 FULL = "--cpus-per-task=2"
 ELASTIC, USERS = 2, 1
 CLOUD = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.audit_trail import tell_job
 from slurm_elastic.cli.main import main
@@ -25,7 +26,7 @@ from tests.e2e.world import back_to_zero, cleared, held, ledger, live_ec2, machi
 
 pytestmark = pytest.mark.e2e
 for sdk in ("pyone", "openstack"):
-    pytest.importorskip(sdk, reason=f"{sdk} is not installed")
+    pytest.importorskip(sdk, reason=not_installed(sdk))
 
 FULL = "--cpus-per-task=2"
 USERS = 1

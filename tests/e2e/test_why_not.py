@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
-from slurm_elastic.door.answers import Answers, trusted
-from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.door.answers import Answers
+from slurm_elastic.door.server import Door
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.slurm.cli import SlurmCli
 
@@ -92,7 +92,7 @@ def test_a_user_is_told_through_the_read_door(site: SubmissionSite) -> None:
     config = configfile.load(site.root / "etc" / "slurm-elastic.yaml")
     job = submit(site, "-A", "arts", "-x", "st1", "-H", user="nobody")
     answers = Answers(config, SlurmCli(config.slurm), time.time)
-    door = Door(config.read_socket, answers, Bounds(trusted=trusted(config)))
+    door = Door(config.read_socket, answers, answers.trusts)
     door.start()
     try:
         told = explained(site, job, user="nobody")

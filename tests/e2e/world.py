@@ -19,7 +19,7 @@ from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.daemons import SLURMCTLD
+from slurm_elastic.sandbox.daemons import MUNGED, SLURMCTLD, Daemons
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 
 PATIENCE = 120.0
@@ -69,7 +69,13 @@ def waited_out(site: Sandbox) -> int:
 
 @contextmanager
 def slurmctld_away(site: Sandbox, how: str) -> Iterator[None]:
-    """For a while slurmctld is ``stopped``, or ``hanging``: there, and it answers nobody."""
+    """For a while slurmctld is ``stopped``, or ``hanging``: there, and it answers nobody; or munged
+    is away (``unauthenticated``), so that nobody may ask.
+    """
+    if how == "unauthenticated":
+        with munged_away(site):
+            yield
+        return
     if how == "stopped":
         site.slurmctld_stop()
         yield
@@ -82,6 +88,17 @@ def slurmctld_away(site: Sandbox, how: str) -> Iterator[None]:
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
+    site.wait_for(lambda: site.run(["scontrol", "ping"]).returncode == 0, PATIENCE, "it answers")
+
+
+@contextmanager
+def munged_away(site: Sandbox) -> Iterator[None]:
+    """For a while nobody gets a credential, or has one checked."""
+    site.processes.stop(MUNGED)
+    try:
+        yield
+    finally:
+        Daemons(site.layout, site.processes).munged()
     site.wait_for(lambda: site.run(["scontrol", "ping"]).returncode == 0, PATIENCE, "it answers")
 
 

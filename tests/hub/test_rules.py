@@ -7,15 +7,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.config.joining import Firewall, Network, NetworkKind
 from slurm_elastic.hub.link import seen_peers
+from slurm_elastic.hub.ports import slurm_ports
 from slurm_elastic.hub.rules import table
 from slurm_elastic.hub.service import check
 from slurm_elastic.policies.peers import Peer
 from tests import netns
 
+SLURM = ("6817", "32768-60999")
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 TUNNEL = Network(endpoint="h:51820", routes=("10.1.2.0/24",))
 SHUT = Network(
@@ -34,7 +37,7 @@ COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
 )  # fmt: skip
 def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path) -> None:
     peers = (Peer(address="192.0.2.7"),) if not network.tunnels else (LIVE, COMING)
-    (tmp_path / "rules").write_text(table(network, peers))
+    (tmp_path / "rules").write_text(table(network, peers, SLURM))
     nft = f"nft -f {tmp_path}/rules"
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", f"{nft} && {nft} && nft list ruleset"],
@@ -46,18 +49,20 @@ def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path
 
 
 def test_who_enrols_reaches_one_port_and_the_gone_reach_none() -> None:
-    text = table(TUNNEL, (LIVE, COMING))
+    text = table(TUNNEL, (LIVE, COMING), SLURM)
     assert 'iifname "wg-se" ip saddr @enrolling tcp dport 51821 accept' in text
     assert text.index("@enrolling tcp") < text.index('iifname "wg-se" drop')
-    assert "established" not in text, "a connection that is there ends with its machine"
+    kept = [line for line in text.splitlines() if "established" in line]
+    assert all("ip saddr @live" in line for line in kept), "a connection ends with its machine"
     assert "elements = { 10.99.0.9 }" in text
-    assert "10.99.0.9" not in table(TUNNEL, (COMING,))
+    assert "10.99.0.9" not in table(TUNNEL, (COMING,), SLURM)
 
 
 def test_ports_are_closed_only_where_that_is_asked_for() -> None:
-    assert "6817" not in table(TUNNEL, (LIVE,))
-    assert "tcp dport { 6817 } drop" in table(SHUT, ())
-    assert "ip saddr @trusted accept" in table(SHUT, ())
+    assert "tcp dport 6817 drop" not in table(TUNNEL, (LIVE,), SLURM)
+    assert "tcp dport { 6817 }" not in table(TUNNEL, (LIVE,), SLURM)
+    assert "tcp dport { 6817 } drop" in table(SHUT, (), SLURM)
+    assert "ip saddr @trusted accept" in table(SHUT, (), SLURM)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +96,24 @@ def test_what_wg_shows() -> None:
     )  # fmt: skip
     assert (other.endpoint, other.addresses) == ("", ())
     assert "PRIVATE" not in repr((one, other))
+
+
+def test_machines_reach_what_they_need_of_the_head_and_nothing_else() -> None:
+    rules = [line for line in table(replace(TUNNEL, ports=(6817, 2049)), (LIVE,), SLURM).splitlines()
+             if line.strip().startswith('iifname "wg-se" ip saddr @live')]  # fmt: skip
+    into = [line.partition("@live ")[2] for line in rules if "daddr" not in line]
+    assert into == [
+        "tcp dport 6817 accept", "tcp dport 32768-60999 accept", "tcp dport 2049 accept",
+        "ct state established,related accept", "meta l4proto icmp accept",
+    ]  # fmt: skip
+
+
+def test_slurms_ports_are_slurm_confs(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        "ClusterName=c\nSlurmctldHost=h\nSlurmctldPort=7000-7003\nSrunPortRange=60001-63000\n"
+    )
+    assert slurm_ports(str(conf)) == ("7000-7003", "60001-63000")
+    conf.write_text('ClusterName=c\nSlurmctldHost=h\nSlurmctldPort="x; accept"\n')
+    given_out = "-".join(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert slurm_ports(str(conf)) == slurm_ports("/nonexistent") == ("6817", given_out)

@@ -61,18 +61,18 @@ def asked(hub: Hub, message: Apply | Show) -> Answer:
 
 @pytest.mark.usefixtures("rules")
 def test_whoever_may_only_hand_in_its_key_is_shown_as_that(network: Network) -> None:
-    hub = Hub(network)
+    hub = Hub(network, "/nonexistent")
     assert asked(hub, Apply(peers=(LIVE, COMING))).ok
     assert {p.key: p.live for p in asked(hub, Show()).peers} == {KEY: True, OTHER: False}
-    again = Hub(network)
+    again = Hub(network, "/nonexistent")
     again.start()
     assert {p.key: p.live for p in asked(again, Show()).peers} == {KEY: True, OTHER: False}
 
 
 @pytest.mark.usefixtures("rules")
 def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Network) -> None:
-    asked(Hub(network), Apply(peers=(LIVE,)))
-    hub = Hub(replace(network, subnet="10.98.0.0/16"))
+    asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,)))
+    hub = Hub(replace(network, subnet="10.98.0.0/16"), "/nonexistent")
     hub.start()
     assert asked(hub, Show()).peers == ()
     Path(network.socket).with_name(PEERS).write_text("no JSON")
@@ -83,7 +83,7 @@ def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Ne
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("kind", NetworkKind)
 def test_who_is_let_in_without_a_tunnel_is_shown(network: Network, kind: NetworkKind) -> None:
-    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES))
+    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES), "/nonexistent")
     assert asked(hub, Apply(peers=(Peer(address="192.0.2.7"),))).ok
     assert asked(hub, Show()).plain == ("192.0.2.7",)
 
@@ -93,7 +93,7 @@ def test_an_interface_that_is_no_tunnel_is_not_shut(
 ) -> None:
     monkeypatch.setattr(Link, "kind", "unknown")
     with pytest.raises(HubError, match="interface: wg-se is there already, and no tunnel"):
-        Hub(network).start()
+        Hub(network, "/nonexistent").start()
     assert rules == [], "the head would be cut off from its own network"
 
 
@@ -123,6 +123,6 @@ def test_a_link_that_somebody_laid_is_not_followed(network: Network, tmp_path: P
     theirs.write_text("theirs")
     for name in (PEERS, f".{PEERS}", f".{PEERS}.new"):
         (tmp_path / name).symlink_to(theirs)
-    assert asked(Hub(network), Apply(peers=(LIVE,))).ok
+    assert asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,))).ok
     assert theirs.read_text() == "theirs"
     assert (tmp_path / PEERS).stat().st_mode & 0o777 == 0o600

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from needs import ROOT
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import check, disk
@@ -12,6 +14,11 @@ from slurm_elastic.image.label import Label
 from slurm_elastic.image.trial import Order
 
 ORDER = Order(image="", cloud="none", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False)
+
+ABOUT = Label(
+    name="a", file="a.raw", kind="raw", os="debian", version="13", codename="trixie",
+    software="slurm-24.11.5", built=0.0, secret=True,
+)  # fmt: skip
 
 
 def test_nothing_of_the_callers_directory_is_run_and_a_trial_that_breaks_off_is_told(
@@ -43,9 +50,50 @@ def test_an_image_is_looked_into_where_nobody_else_looks(
 
     monkeypatch.setattr(disk, "to_raw", to_raw)
     monkeypatch.setattr(disk, "inside", lambda *_: "Inode: 1")
-    about = Label(
-        name="a", file="a.raw", kind="raw", os="debian", version="13", codename="trixie",
-        software="slurm-24.11.5", built=0.0, secret=True,
-    )  # fmt: skip
-    assert all("is in the image" in text for text in check.look_into(Path("a"), about, tmp_path))
+    assert all("is in the image" in text for text in check.look_into(Path("a"), ABOUT, tmp_path))
     assert list(tmp_path.iterdir()) == [], "and nothing of it stays"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """As a tree of ours is, as far as the check looks into it."""
+    made = tmp_path / "root"
+    for name in ("usr/sbin/slurmd", "usr/sbin/munged", "usr/bin/cloud-init", "usr/sbin/sshd",
+                 "etc/machine-id", "root/.profile", "home/a", "var/lib/dbus/a", "var/lib/systemd/a",
+                 "opt/a", "srv/a", "boot/a", "usr/local/a", "vmlinuz"):  # fmt: skip
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).touch()
+    (made / "var/lib/dbus/machine-id").symlink_to("/etc/machine-id")
+    return made
+
+
+def complaints(tree: Path, *, secret: bool = False) -> list[str]:
+    raw, work = tree.with_name("raw"), tree.with_name("work")
+    work.mkdir()
+    disk.write_raw(tree, raw, 64)
+    return check.look_into(raw, replace(ABOUT, secret=secret), work)
+
+
+@ROOT
+@pytest.mark.skipif(not (disk.GRUB / "boot.img").exists(), reason="needs grub-pc-bin")
+def test_an_image_of_no_machine_has_no_complaint(tree: Path) -> None:
+    (tree / "etc/machine-id").write_text("uninitialized\n")
+    assert complaints(tree) == []
+
+
+@ROOT
+@pytest.mark.skipif(not (disk.GRUB / "boot.img").exists(), reason="needs grub-pc-bin")
+def test_what_is_of_one_machine_and_what_starts_too_early_is_told(tree: Path) -> None:
+    wants = "etc/systemd/system/multi-user.target.wants"
+    (tree / wants).mkdir(parents=True)
+    (tree / wants / "munge.service").symlink_to("/lib/systemd/system/munge.service")
+    (tree / "var/lib/systemd/random-seed").write_bytes(b"r" * 32)
+    (tree / "etc/machine-id").write_text(f"{'6a' * 16}\n")
+    (tree / "var/lib/dbus/machine-id").unlink()
+    (tree / "var/lib/dbus/machine-id").write_text("6a" * 16)
+    of_one = ["/var/lib/systemd/random-seed is in the image",
+              "/etc/machine-id has an id, which each machine is to make itself",
+              "/var/lib/dbus/machine-id has an id, which each machine is to make itself"]  # fmt: skip
+    assert complaints(tree) == [of_one[0], f"/{wants}/munge.service is in the image", *of_one[1:]]
+    tree.with_name("work").rmdir()
+    assert complaints(tree, secret=True) == of_one, "with its key munged may start"

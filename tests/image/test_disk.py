@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
 import pytest
-from needs import ROOT
+from needs import ROOT, missing, not_installed
 from patience import patience
 
 from slurm_elastic.cli.main import main
@@ -21,11 +20,9 @@ LABEL = Label(
 
 
 def why_not() -> str | None:
-    programs = (*disk.PROGRAMS, *machine.PROGRAMS)
-    missing = [p for p in programs if shutil.which(p, path="/usr/sbin:/usr/bin:/sbin:/bin") is None]
-    if missing or not (disk.GRUB / "boot.img").exists():
-        return f"not installed: {' '.join(missing) or 'grub-pc-bin'}"
-    return None
+    if reason := missing(*disk.PROGRAMS, *machine.PROGRAMS):
+        return reason
+    return None if (disk.GRUB / "boot.img").exists() else not_installed("grub-pc-bin")
 
 
 @ROOT

@@ -8,10 +8,11 @@ import pwd
 from pathlib import Path
 
 import pytest
+import yaml
 from needs import ROOT
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.image import apt, tree
+from slurm_elastic.image import apt, disk, tree
 from slurm_elastic.image.recipe import Recipe
 
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"
@@ -112,6 +113,13 @@ def test_the_sites_users_are_made_in_the_image_and_not_looked_for_at_each_boot(
     assert (place / "var/.updated").is_file()
 
 
+def test_no_locale_is_generated_and_bookworms_cloud_init_takes_it_for_valid(place: Path) -> None:
+    """By its schema a locale is a text; these are the texts that mean none."""
+    tree._lay_over(Recipe(), place)
+    told = yaml.safe_load((place / "etc/cloud/cloud.cfg.d/80_slurm-elastic.cfg").read_text())
+    assert told["locale"] in ("off", "0", "no", "false")
+
+
 def test_udev_goes_through_fewer_devices_by_the_releases_own_line(place: Path) -> None:
     unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
     unit.parent.mkdir(parents=True)
@@ -190,6 +198,81 @@ def test_mounts_have_their_places_and_files_lie_over_what_was_there(
     assert (place / "etc/motd").read_text() == "hello\n"
     assert (place / "data/home").is_dir()
     assert (place / "etc/fstab").read_text() == "head:/home /data/home nfs defaults 0 0\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A directory of the host, to which an image's absolute links lead."""
+    made = tmp_path / "elsewhere"
+    (made / "apt").mkdir(parents=True)
+    for name in (
+        "dpkg.log",
+        "apt/term.log",
+        "file",
+        "passwd",
+        "slurmd.service",
+        "ssh_host_rsa_key",
+    ):
+        (made / name).write_text("the host's\n")
+    return made
+
+
+def untouched(place: Path) -> bool:
+    texts = {path.read_text() for path in place.rglob("*") if path.is_file()}
+    return len(list(place.rglob("*"))) == 7 and texts == {"the host's\n"}
+
+
+def test_nothing_of_the_host_is_removed_or_written_where_an_images_links_lead(
+    place: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(apt, "in_tree", lambda *_: None)
+    (tmp_path / "key").write_text("k" * 128)
+    directories = (
+        "var/log", "etc/ssh", "etc/munge", "var/lib/cloud", "var/cache/apt", "var/lib/apt/lists",
+        "etc/systemd/system/multi-user.target.wants", "boot/grub", "etc/cloud/cloud.cfg.d",
+        "etc/systemd/network", "etc/systemd/system-generators", "data",
+    )  # fmt: skip
+    files = ("etc/machine-id", "etc/fstab", "etc/resolv.conf", "etc/.updated", "var/.updated")
+    for name in (*directories, *files):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).symlink_to(elsewhere / "file" if name in files else elsewhere)
+    recipe = Recipe(mounts=("h:/ /data/home nfs 0",), munge_key=str(tmp_path / "key"))
+    tree._lay_over(recipe, place)
+    tree._mask(place)
+    tree._name_once(place)
+    tree._settle(place)
+    tree._clean(recipe, place)
+    monkeypatch.setattr(disk, "grub_core", lambda _: pytest.fail("the disk follows"))
+    with pytest.raises(pytest.fail.Exception, match="the disk follows"):
+        disk.write_raw(place, tmp_path / "disk", 64)
+    assert untouched(elsewhere)
+    own = place / str(elsewhere).lstrip("/")
+    assert (own / "grub.cfg").is_file(), "on a machine of the image the link leads there"
+
+
+def test_users_are_added_to_the_images_own_passwd(
+    place: Path, elsewhere: Path, alice: None
+) -> None:
+    inner = place / str(elsewhere).lstrip("/")
+    inner.mkdir(parents=True)
+    (place / "etc/passwd").rename(inner / "passwd")
+    (place / "etc/passwd").symlink_to(elsewhere / "passwd")
+    tree._copy_users(("alice",), place)
+    assert untouched(elsewhere)
+    assert "alice:x:1234" in (inner / "passwd").read_text()
+
+
+def test_files_laid_over_replace_links_and_are_not_written_where_these_lead(
+    place: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    """As with /etc/localtime and all that /etc/alternatives is about."""
+    (place / "etc/localtime").symlink_to(elsewhere / "file")
+    (tmp_path / "files/etc").mkdir(parents=True)
+    (tmp_path / "files/etc/localtime").write_text("the site's")
+    tree._lay_over(Recipe(files=str(tmp_path / "files")), place)
+    assert untouched(elsewhere)
+    assert (place / "etc/localtime").read_text() == "the site's"
+    assert not (place / "etc/localtime").is_symlink()
 
 
 @ROOT

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from needs import missing
 from patience import patience
 
 from tests.package.head import Head
@@ -126,8 +127,6 @@ def tools() -> str:
     """Why this machine cannot run the playbook; '' where it can."""
     if os.geteuid() != 0:
         return "only root can make machines"
-    needed = ("/usr/bin/ansible-playbook", "/usr/sbin/ip", "/usr/bin/git")
-    missing = [name for name in needed if not Path(name).exists()]
     if not (REPO / ".git").exists():
         return "the role packs a clone's commit"
-    return f"not installed: {', '.join(missing)}" if missing else ""
+    return missing("ansible-playbook", "ip", "git")

@@ -46,13 +46,14 @@ def test_all_types_and_zones_are_one_paged_call() -> None:
     client = Pages(
         [item(A, T0 + 60, "0.04"), item(A, T0, "0.03")], [item(B, T0, "0.05"), item(other, T0, "9")]
     )
-    found = Ec2Feed(lambda: client).read([A, B], T0 - 60)
+    found = Ec2Feed(lambda: client, lambda: T0 + 90).read([A, B], T0 - 60)
     assert found == {A: ((T0, 0.03), (T0 + 60, 0.04)), B: ((T0, 0.05),)}
     assert len(client.asked) == 2
     first = client.asked[0]
     assert first["InstanceTypes"] == ["c5.large", "m5.large"]
     assert first["Filters"][0]["Values"] == ["us-east-1a", "us-east-1b"]
     assert first["StartTime"].timestamp() == T0 - 60
+    assert first["EndTime"].timestamp() == T0 + 90, "without it what held at the start is not told"
 
 
 def test_a_history_without_an_end_is_none_and_prices_that_are_none_are_left_out() -> None:

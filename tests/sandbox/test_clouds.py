@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from needs import unless
 from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -20,7 +21,7 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
-    pytest.mark.skipif(not shutil.which("slurmctld", path=_PATH), reason="no slurmctld here"),
+    unless("slurmctld"),
 ]
 REAL_LOOKING = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",

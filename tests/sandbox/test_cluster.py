@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import signal
 import tempfile
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from needs import unless
 
 from slurm_elastic import nodeproc
 from slurm_elastic.errors import SandboxError
@@ -24,7 +24,7 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
-    pytest.mark.skipif(not shutil.which("slurmctld", path=_PATH), reason="no slurmctld here"),
+    unless("slurmctld"),
 ]
 
 

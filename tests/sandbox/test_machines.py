@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
+from needs import unless
 
 from slurm_elastic import nodeproc
 from slurm_elastic.local import records as local_records
@@ -18,7 +18,7 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
-    pytest.mark.skipif(not shutil.which("slurmctld", path=_PATH), reason="no slurmctld here"),
+    unless("slurmctld"),
 ]
 DAEMONIZED = "5551"
 SLEEP = "5552"

@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.sandbox.one_api import METHODS
 from slurm_elastic.sandbox.one_control import Place
@@ -314,7 +315,7 @@ def as_it_was(vm: ElementTree.Element) -> Place:
 
 
 def test_our_client_reads_what_was_recorded() -> None:
-    bindings = pytest.importorskip("pyone", reason="pyone is not installed").bindings
+    bindings = pytest.importorskip("pyone", reason=not_installed("pyone")).bindings
     from slurm_elastic.providers.opennebula import capacity, convert
 
     def parsed(name: str) -> object:

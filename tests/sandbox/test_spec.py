@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -137,6 +138,22 @@ def test_what_cannot_be_is_refused_before_anything_is_made(change, said):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+@pytest.mark.parametrize(
+    ("line", "version", "fine"),
+    [
+        ("MULTIPLE_SLURMD         = Yes", (22, 5), True),
+        ("MULTIPLE_SLURMD         = yes", (25, 11), True),
+        ("MULTIPLE_SLURMD         = no", (25, 11), False),
+        ("MpiParams               = (null)", (22, 5), False),
+        ("MpiParams               = (null)", (26, 11), True),  # it no longer tells
+    ],
+)
+def test_a_slurm_of_which_a_host_has_one_slurmd_is_refused(line, version, fine):
+    told = f"MpiDefault              = none\n{line}\nNEXT_JOB_ID             = 1\n"
+    with contextlib.nullcontext() if fine else pytest.raises(SandboxError, match="one host; Deb"):
+        build.require_several_slurmds(told, version)
+
+
 def test_without_root_it_says_what_needs_it():
     code = (
         "import os; os.setgid(65534); os.setuid(65534)\n"

@@ -62,6 +62,56 @@ def test_a_job_takes_idle_machines_and_boots_only_what_it_lacks() -> None:
     assert found.figures.pools[0].launched == 5
 
 
+def test_of_machines_that_boot_together_only_as_many_are_lost_as_there_is_no_room_for() -> None:
+    """One of two goes at 30; the other boots on for whoever comes first."""
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (30, 1)))
+    pool = replace(CLOUD, spot=spot, boot=BootTimes(((1, 60),)), release=Idle(6000))
+    found = simulate(jobs((0, 100, 2)), Scenario(pools=(pool,)))
+    (machines,) = found.pools
+    assert machines.reclaimed == 1
+    assert machines.lease_count[0] == 1
+
+
+def test_machines_that_were_ready_before_their_jobs_last_ones_are_idle_when_it_is_stopped() -> None:
+    """Two boot from 420 to 480, the third from then on; room for two is left from 460."""
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 3), (460, 2)))
+    pool = replace(
+        CLOUD, machines=4, spot=spot, boot=BootTimes(((1, 60),)), max_booting=2, release=AtOnce()
+    )
+    found = simulate(jobs((420, 259, 3)), Scenario(pools=(pool,)))
+    assert list(found.starts) == [480 + 60], "with one more, bought when the two are idle"
+
+
+def test_a_job_that_comes_back_is_looked_at_where_it_is_among_the_first() -> None:
+    rows = [
+        (7, 400, 2), (88, 209, 2), (106, 64, 3), (120, 304, 1), (144, 199, 4), (269, 44, 4),
+    ]  # fmt: skip
+    steps = ((0, 1), (36, 0), (119, 1), (339, 0))
+    two = PoolModel(name="a", machines=2, procs=2, price=1.0)
+    one = PoolModel(
+        name="b", machines=1, price=1.0, spot=SpotMarket(Curve.flat(0.1), available=steps)
+    )
+    history = Jobs(Job(n, s, r, r, p) for n, (s, r, p) in enumerate(rows))
+    found = simulate(history, Scenario(pools=(two, one), depth=3, requeue_delay=30))
+    whole = simulate(history, Scenario(pools=(two, one), requeue_delay=30))
+    assert found.ends == whole.ends
+
+
+def test_standing_machines_are_paid_until_the_last_job_has_ended() -> None:
+    """Not until a look at a machine that is gone: it was due at 4304, and lost before."""
+    standing = PoolModel(name="a", machines=1, standing=1, price=1.0)
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 1), (250, 0)))
+    other = replace(CLOUD, machines=1, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(4000))
+    found = simulate(jobs((0, 200, 1), (4, 174, 1)), Scenario(pools=(standing, other)))
+    assert list(found.pools[0].lease_end) == [250]
+
+
+def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:
+    pool = replace(CLOUD, machines=3, boot=BootTimes(((1, 0),)), max_booting=1, release=Idle(600))
+    found = simulate(jobs((0, 50, 3)), Scenario(pools=(pool,), growth=OnDemand()))
+    assert found.figures.unserved == 0
+
+
 def test_a_machine_of_its_own_for_each_job() -> None:
     found = one(CLOUD, jobs((0, 50, 2), (200, 50, 2)), reuse=False)
     assert list(found.starts) == [100, 300]

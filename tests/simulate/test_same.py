@@ -82,9 +82,9 @@ NONE = CoolDownTimes(capacity=1, longest=1)
 """A cloud that refuses is asked again at once, as before there were cool-downs here."""
 EXPECTED = {
     "slurm": "995546f8c974b0ee",
-    "rack first": "35599159e2b0c2dd",
+    "rack first": "ed8819416204b442",
     "leases": "5cb4979378a71d39",
-    "two reservations": "c1ef2b0ae2084109",
+    "two reservations": "6b6a32fbadb9fbab",
 }
 
 

@@ -10,7 +10,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
-from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
+from slurm_elastic.simulate.search import Tried, apart, front, grid, neighbours, within
 
 FIGURES: Figures = simulate(
     Jobs([Job(1, 0, 10, 10, 1)]), Scenario(pools=(PoolModel(name="p", machines=1, procs=1),))
@@ -43,6 +43,12 @@ def test_everything_is_on_the_front_or_beaten_by_it(points: list[tuple[int, int]
             and other.figures.mean_wait <= one.figures.mean_wait
             for other in best
         )
+
+
+def test_policies_as_good_as_the_one_above_are_no_line_more() -> None:
+    points = tried((100, 900), (100.2, 899), (100.4, 898), (100.8, 890), (200, 889), (200.1, 888))
+    assert names(apart(points)) == ["p0", "p3", "p4", "p5"]
+    assert names(apart(points, keep=(points[2], None))) == ["p0", "p2", "p3", "p4", "p5"]
 
 
 def test_the_best_within_a_limit() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from needs import unless
 
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.slurm import answers, check, dryrun, plan, siteconf
@@ -21,9 +21,7 @@ from slurm_elastic.slurm import isolated as isolated_program
 from slurm_elastic.slurm.plan import Plan
 from tests.slurm import site_cases
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
-)
+pytestmark = unless("slurmctld")
 isolated = pytest.mark.skipif(
     dryrun.isolation() is None, reason="no network namespaces here: only the lesser check runs"
 )

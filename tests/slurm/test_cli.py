@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +24,7 @@ class Stub:
         self.path = path
         self.log = path / "log"
         self.release = "22.05.8"
+        self.forms = ("40", "41", "42")
 
     def newer(self) -> None:
         """A release whose queue comes as JSON."""
@@ -44,12 +47,23 @@ class Stub:
         body = f'#!/bin/sh\necho "{name} $*" >> {self.log}\n'
         if name == "scontrol":
             body += f'[ "$1" = --version ] && echo "slurm-wlm {self.release}" && exit 0\n'
+            body += self.listing()
         body += f"sleep {pause}\ncat <<'EOF'\n{answer}\nEOF\necho '{stderr}' >&2\nexit {code}\n"
         (self.path / name).write_text(body)
         (self.path / name).chmod(0o755)
 
-    def ran(self) -> list[str]:
+    def listing(self) -> str:
+        """As Slurm tells its forms of JSON (25.11, measured); a release without a choice refuses."""
+        lines = "".join(f"data_parser/v0.0.{form}\\n" for form in self.forms)
+        told = f"printf '{lines}'; echo 'Possible data_parser plugins:' >&2; exit 0"
+        return f'[ "$3" = --json=list ] && {{ {told if self.forms else "exit 1"}; }}\n'
+
+    def asked(self) -> list[str]:
+        """The commands but for those that only ask for the release."""
         return [line for line in self.log.read_text().splitlines() if "--version" not in line]
+
+    def ran(self) -> list[str]:
+        return [line for line in self.asked() if "--json=list" not in line]
 
     def client(self, timeout: float = 20.0) -> SlurmCli:
         return SlurmCli(
@@ -235,25 +249,47 @@ JOB = {"job_id": 3, "job_state": ["RUNNING"], "nodes": "a"}
 
 
 @pytest.mark.parametrize(
-    ("release", "option"),
+    ("release", "forms", "option"),
     [
-        ("23.02.7", "--json"),
-        ("23.11.4", "--json=v0.0.40"),
-        ("24.05.2", "--json=v0.0.41"),
-        ("24.11.5", "--json=v0.0.42"),
-        ("26.05.1", "--json=v0.0.42"),
+        ("23.02.7", (), "--json"),
+        ("23.11.4", ("39", "40"), "--json=v0.0.40"),
+        ("24.05.2", ("39", "40", "41"), "--json=v0.0.41"),
+        ("24.11.5", ("40", "41", "42"), "--json=v0.0.42"),
+        ("25.11.7", ("44", "42"), "--json=v0.0.42"),
+        ("26.05.1", ("42", "43", "44", "45"), "--json=v0.0.42"),
+        ("26.11.0", ("43", "44", "45", "46"), "--json=v0.0.43"),
+        ("30.05.0", ("60", "100", "61"), "--json=v0.0.60"),
     ],
 )
-def test_each_release_is_asked_for_a_form_that_it_has(
-    stub: Stub, release: str, option: str
+def test_slurm_is_asked_once_which_forms_it_has_and_for_one_of_them(
+    stub: Stub, release: str, forms: tuple[str, ...], option: str
 ) -> None:
-    stub.release = release
+    stub.release, stub.forms = release, forms
     stub.command("scontrol", json.dumps({"nodes": [NODE]}))
     stub.command("squeue", json.dumps({"jobs": [JOB]}))
     client = stub.client()
     assert client.nodes()["a"].states == {"IDLE", "CLOUD"}
     assert client.jobs()[0].nodes == ("a",)
-    assert stub.ran() == [f"scontrol --all show nodes {option}", f"squeue --all {option}"]
+    assert stub.asked() == [
+        "scontrol show nodes --json=list",
+        f"scontrol --all show nodes {option}",
+        f"squeue --all {option}",
+    ]
+
+
+def test_forms_that_could_not_be_asked_for_are_asked_for_again(stub: Stub) -> None:
+    stub.newer()
+    answering = (stub.path / "scontrol").read_text()
+    stub.command("squeue", json.dumps({"jobs": [JOB]}))
+    (stub.path / "scontrol").write_text(
+        answering.replace("printf", "echo 'Unable to contact slurm controller' >&2; exit 1; printf")
+    )
+    client = stub.client()
+    with pytest.raises(SlurmError, match="Unable to contact") as raised:
+        client.jobs()
+    assert raised.value.unanswered
+    (stub.path / "scontrol").write_text(answering)
+    assert client.jobs()[0].id == 3
 
 
 @pytest.mark.parametrize(
@@ -337,6 +373,7 @@ def test_no_errors_and_warnings_are_an_answer(stub: Stub) -> None:
         "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)",
         "scontrol: error: Unable to contact slurm controller",
         "slurm_update error: Socket timed out on send/recv operation",
+        "slurm_load_ctl_conf error:Protocol authentication error",  # munged is away
     ],
 )
 def test_what_a_command_says_of_its_failure_counts_more_than_its_exit_status(
@@ -380,6 +417,33 @@ def test_a_hanging_command_is_a_slurm_error(stub: Stub) -> None:
     stub.command("squeue", pause=30)
     with pytest.raises(SlurmError, match="timed out"):
         stub.client(timeout=0.5).jobs()
+
+
+def test_at_the_end_of_the_service_nobody_waits_for_a_slurmctld_that_hangs(stub: Stub) -> None:
+    """Neither the command that is under way nor the next ones; those that are answered go on."""
+    stub.queue({"State": "RUNNING"})
+    stub.command("sinfo", pause=60)
+    client = stub.client(60.0)
+    began = time.monotonic()
+    failed: list[SlurmError] = []
+
+    def read() -> None:
+        with pytest.raises(SlurmError) as raised:
+            client.nodes()
+        failed.append(raised.value)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    while not stub.log.exists() or "sinfo" not in stub.log.read_text():
+        pass
+    client.end()
+    assert [job.id for job in client.jobs()] == [7]
+    reading.join(60)
+    read()
+    assert time.monotonic() - began < 30
+    assert all(error.unanswered for error in failed)
+    assert len(failed) == 2
+    assert stub.ran()[-1].startswith("squeue"), "the second is not asked"
 
 
 @pytest.mark.parametrize("answer", ["", "not json", "[1]"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import unless
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
@@ -16,9 +16,7 @@ from slurm_elastic.config.resolve import effective
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
-)
+pytestmark = unless("slurmctld")
 
 
 class Admin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
 from tests.e2e.world import AT_ONCE, slurmctld_away
 from tests.slurm.contract import Contract
+from tests.slurm.test_pyslurm_client import STANDIN
 
 
 class FakeBed:
@@ -28,12 +30,12 @@ class FakeBed:
 
     def __init__(self) -> None:
         self.fake = FakeSlurm()
-        for name in ("st1", "st2"):
-            self.fake.set_node(name, "IDLE", cpus=2, memory=1000, partitions=("batch",))
-        for name in ("op1", "op2"):
+        for number, name in enumerate(("st1", "st2", "op1", "op2")):
+            cloud = ("CLOUD", "POWERED_DOWN") if name.startswith("op") else ()
             self.fake.set_node(
-                name, "IDLE", "CLOUD", "POWERED_DOWN", cpus=2, memory=1000, partitions=("onprem",)
-            )
+                name, "IDLE", *cloud, cpus=2, memory=1000, port=7001 + number,
+                partitions=("onprem" if cloud else "batch",),
+            )  # fmt: skip
         self.slurm: Slurm = self.fake
 
     def run(self) -> int:
@@ -43,11 +45,14 @@ class FakeBed:
     def end(self, job: int) -> None:
         self.fake.set_job(job, "CANCELLED")
 
-    def reserve(self, name: str, begin: float, node: str) -> None:
+    @contextmanager
+    def reserved(self, name: str, begin: float, node: str) -> Iterator[None]:
         flags = frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"})
         self.fake.reserved.append(
             Reservation(name=name, start=begin, end=begin + 60, nodes=(node,), flags=flags)
         )
+        yield
+        self.fake.reserved.clear()
 
     def words(self, job: int) -> str:
         return " ".join(
@@ -59,9 +64,10 @@ class FakeBed:
 
     @contextmanager
     def away(self, how: str) -> Iterator[None]:
-        code, words = {"stopped": (1, "Unable to contact slurm controller")}.get(
-            how, (None, "no answer in 60 s")
-        )
+        code, words = {
+            "stopped": (1, "Unable to contact slurm controller"),
+            "unauthenticated": (1, "slurm_load_jobs error: Protocol authentication error"),
+        }.get(how, (None, "no answer in 60 s"))
         self.fake.broken = SlurmError(("sinfo",), code, words)
         yield
         self.fake.broken = None
@@ -79,12 +85,16 @@ class LiveBed:
     def end(self, job: int) -> None:
         self.site.run(["scancel", str(job)])
 
-    def reserve(self, name: str, begin: float, node: str) -> None:
+    @contextmanager
+    def reserved(self, name: str, begin: float, node: str) -> Iterator[None]:
+        own = name.replace(" ", "_")
         start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
         self.site.run([
-            "scontrol", "create", f"reservation={name.replace(' ', '_')}", f"starttime={start}",
+            "scontrol", "create", f"reservation={own}", f"starttime={start}",
             "duration=60", f"nodes={node}", "flags=maint,ignore_jobs", "users=root",
         ])  # fmt: skip
+        yield
+        self.site.run(["scontrol", "delete", f"reservation={own}"])
 
     def words(self, job: int) -> str:
         shown = self.site.run(["scontrol", "show", "job", str(job)]).stdout
@@ -121,16 +131,45 @@ class TestCommandLine(Contract):
     def bed(self, site: Sandbox) -> LiveBed:
         return LiveBed(site, SlurmCli(settings(site)))
 
+    def test_every_form_of_json_that_slurm_has_says_the_same(self, site: Sandbox) -> None:
+        """22.05 has none to choose from."""
+        told = SlurmCli(settings(site)).nodes()
+        forms = ("scontrol", "show", "nodes", "--json=list")
+        for form in re.findall(r"v[\d.]+", site.run(forms, check=False).stdout):
+            client = SlurmCli(settings(site))
+            client._json = f"--json={form}"
+            assert client.nodes() == told, form
+            assert client.jobs(ended=True) == SlurmCli(settings(site)).jobs(ended=True), form
+
 
 @pytest.mark.e2e
 class TestPyslurm(Contract):
     @pytest.fixture
-    def bed(self, site: Sandbox) -> LiveBed:
+    def bed(self, site: Sandbox) -> Iterator[LiveBed]:
         if why := unusable(settings(site), site.slurm.version()):
             pytest.skip(f"pyslurm did not run here: {why}")
-        return LiveBed(site, PyslurmClient(settings(site)))
+        client = PyslurmClient(settings(site))
+        yield LiveBed(site, client)
+        client.close()
+
+    def test_nodes_are_as_commands_tell_them(self, bed: LiveBed, site: Sandbox) -> None:
+        assert bed.slurm.nodes() == SlurmCli(settings(site)).nodes()
+
+    def test_what_the_standin_has_pyslurm_has(self, bed: LiveBed, site: Sandbox) -> None:
+        done = site.run([sys.executable, "-c", LACKING, str(STANDIN / "pyslurm.py")])
+        assert done.stdout.split() == []
+
+
+LACKING = """
+import importlib.util, sys
+import pyslurm
+spec = importlib.util.spec_from_file_location("standin", sys.argv[1])
+standin = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(standin)
+print(*(field for field in standin.NODE if not hasattr(pyslurm.Node, field)))
+"""
+"""Fields of the stand-in's nodes that the real module's have not."""
 
 
 def test_the_clients_are_named() -> None:
     assert [c.value for c in Client] == ["cli", "pyslurm", "auto"]
-    assert "pyslurm" not in sys.modules

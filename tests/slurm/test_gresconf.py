@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from needs import missing
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
@@ -19,8 +19,8 @@ from tests.slurm import site_cases
 VERSION = (22, 5)
 GPUS = "NodeName=pubgpu[1-2] AutoDetect=off Name=gpu File=/dev/nvidia0"
 isolated = pytest.mark.skipif(
-    shutil.which("slurmctld", path="/usr/sbin") is None or dryrun.isolation() is None,
-    reason="no Slurm, or no network namespaces here",
+    bool(missing("slurmctld")) or dryrun.isolation() is None,
+    reason=missing("slurmctld") or "no network namespaces here",
 )
 
 

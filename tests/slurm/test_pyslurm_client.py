@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
 import logging
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
+from patience import eventually, patience
 
 from slurm_elastic.config import Client, SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.client import open_slurm
+from slurm_elastic.slurm.pyslurm_child import node
 from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 
+T = TypeVar("T")
+Opened = Callable[..., PyslurmClient]
 pytestmark = pytest.mark.usefixtures("guarded")
 
-NODE = {
-    "name": "pub1", "state": "MIXED+CLOUD+POWERING_UP", "reason": None, "reason_user": None,
-    "partitions": ["burst"], "address": "10.0.0.1", "total_cpus": 4, "real_memory": 7000,
-    "last_busy_time": 100, "boot_time": None, "weight": 1010, "comment": None,
-}  # fmt: skip
+STANDIN = Path(__file__).parent / "standin"
 
 
 @pytest.fixture
@@ -86,65 +96,85 @@ def test_the_default_never_looks_for_it(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records == []
 
 
-class Standin(ModuleType):
-    """As much of pyslurm 25.11's names as the client uses."""
+class Standin:
+    """A pyslurm for the processes of clients: what it was asked for, and what befalls it."""
 
-    class PyslurmError(Exception):
-        pass
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
-    def __init__(self) -> None:
-        super().__init__("pyslurm")
-        self.sent: list[tuple[list[str], dict[str, str]]] = []
-        self.broken = ""
-        outer = self
+    def befalls(self, what: str, words: str = "") -> None:
+        """It ``hangs``, ends itself (``fatal``) or refuses (``broken``, with these words)."""
+        (self._directory / what).write_text(words)
 
-        class Nodes:
-            def __init__(self, names: list[str]) -> None:
-                self._names = names
+    def well(self) -> None:
+        for path in self._directory.iterdir():
+            if path.name != "calls":
+                path.unlink()
 
-            @staticmethod
-            def load() -> dict[str, SimpleNamespace]:
-                if outer.broken:
-                    raise outer.PyslurmError(outer.broken)
-                return {"pub1": SimpleNamespace(**NODE)}
+    def calls(self) -> list[dict[str, Any]]:
+        path = self._directory / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-            def modify(self, changes: dict[str, str]) -> None:
-                if outer.broken:
-                    raise outer.PyslurmError(outer.broken)
-                outer.sent.append((self._names, changes))
+    def pids(self) -> list[int]:
+        return [call["pid"] for call in self.calls()]
 
-        self.Nodes = Nodes
-        self.Node = dict
+    def await_call(self, number: int) -> int:
+        """The process of that call, once it was made."""
+        return eventually(lambda: self.pids()[number - 1 : number])[0]
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
 
 
 @pytest.fixture
-def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
-    made = Standin()
-    monkeypatch.setitem(sys.modules, "pyslurm", made)
-    monkeypatch.setenv("SLURM_CONF", "")
-    return made
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
+    directory = tmp_path / "standin"
+    directory.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(STANDIN))
+    monkeypatch.setenv("PYSLURM_STANDIN", str(directory))
+    return Standin(directory)
 
 
-def test_nodes_are_one_call(slurm: SlurmSettings, standin: Standin) -> None:
-    client = PyslurmClient(slurm)
+@pytest.fixture
+def opened(slurm: SlurmSettings, standin: Standin) -> Iterator[Opened]:
+    """Clients with a time limit (s)."""
+    with contextlib.ExitStack() as closing:
+
+        def make(limit: float = 60.0) -> PyslurmClient:
+            client = PyslurmClient(replace(slurm, command_timeout=limit))
+            closing.callback(client.close)
+            return client
+
+        yield make
+
+
+def test_nodes_are_one_call_in_a_process_that_is_kept(opened: Opened, standin: Standin) -> None:
+    client = opened()
     node = client.nodes(["pub1", "gone"])["pub1"]
     assert node.states == {"MIXED", "CLOUD", "POWERING_UP"}
     assert (node.cpus, node.memory, node.partitions) == (4, 7000, ("burst",))
+    assert (node.address, node.port) == ("10.0.0.1", 7001)
     assert (node.weight, node.comment) == (1010, "")
     assert (node.reason, node.last_busy, node.boot_time) == ("", 100.0, 0.0)
     assert client.calls == {"pyslurm": 1}
+    client.nodes()
+    assert len(set(standin.pids())) == 1
+    assert os.getpid() not in standin.pids()
+    assert {call["conf"] for call in standin.calls()} == {"/dev/null"}
+    assert "pyslurm" not in sys.modules
 
 
 def test_updates_that_it_has_words_for_are_one_call(
-    tmp_path: Path, slurm: SlurmSettings, standin: Standin
+    tmp_path: Path, opened: Opened, standin: Standin
 ) -> None:
-    client = PyslurmClient(slurm)
+    client = opened()
     client.update_nodes(["a", "b"], state="DRAIN", reason="x")
     client.update_nodes(["a"], state="POWER_DOWN_ASAP")
     client.update_nodes(["a"], state="IDLE")
     client.update_nodes(["a"], reason="y")
     client.update_nodes([], state="DRAIN")
-    assert standin.sent == [
+    assert [(call["names"], call["changes"]) for call in standin.calls()] == [
         (["a", "b"], {"state": "DRAIN", "reason": "x"}),
         (["a"], {"state": "POWER_DOWN_ASAP"}),
     ]
@@ -154,10 +184,117 @@ def test_updates_that_it_has_words_for_are_one_call(
     ]
 
 
-def test_its_errors_are_slurm_errors(slurm: SlurmSettings, standin: Standin) -> None:
-    client = PyslurmClient(slurm)
-    standin.broken = "Unable to contact slurm controller"
-    with pytest.raises(SlurmError, match="Unable to contact"):
+def test_its_errors_are_slurm_errors_of_the_same_process(opened: Opened, standin: Standin) -> None:
+    client = opened()
+    standin.befalls("broken", "Unable to contact slurm controller")
+    with pytest.raises(SlurmError, match="Unable to contact") as raised:
         client.nodes()
-    with pytest.raises(SlurmError, match="Unable to contact"):
+    assert raised.value.unanswered
+    standin.befalls("broken", "Invalid node name specified")
+    with pytest.raises(SlurmError, match=r"pyslurm Nodes.modify DRAIN: exit 1: Invalid") as raised:
         client.update_nodes(["a"], state="DRAIN")
+    assert not raised.value.unanswered
+    assert len(set(standin.pids())) == 1
+
+
+def test_a_call_that_hangs_is_given_up_with_its_process(opened: Opened, standin: Standin) -> None:
+    """Python's lock is held by the other process alone, and a new one answers next."""
+    client = opened(1.0)
+    standin.befalls("hangs")
+    for call in (client.nodes, lambda: client.update_nodes(["a"], state="DRAIN")):
+        with pytest.raises(SlurmError, match="timed out: no answer in") as raised:
+            call()
+        assert raised.value.unanswered
+    first, second = standin.pids()
+    assert first != second
+    assert gone(first)
+    assert gone(second)
+    standin.well()
+    assert eventually(lambda: set(opened().nodes())) == {"pub1"}
+
+
+def test_others_go_on_meanwhile(opened: Opened, standin: Standin) -> None:
+    client = opened()
+    standin.befalls("hangs")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.nodes)
+        standin.await_call(1)
+        began = time.monotonic()
+        assert client.version() == (25, 11), "a command of Slurm's"
+        client.end()
+        with pytest.raises(SlurmError, match="no answer in"):
+            waiting.result()
+    with pytest.raises(SlurmError, match="the service ends"):
+        client.nodes()
+    assert time.monotonic() - began < patience(20), "the service may end"
+
+
+@pytest.mark.parametrize("how", ["fatal", "ended"])
+def test_a_process_that_ends_by_itself_is_no_answer_and_is_followed_by_another(
+    opened: Opened, standin: Standin, how: str
+) -> None:
+    client = opened()
+    standin.befalls("fatal" if how == "fatal" else "hangs")
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.nodes)
+        first = standin.await_call(1)
+        if how == "ended":
+            os.kill(first, signal.SIGTERM)  # as systemd does, which ends all of a service's at once
+        with pytest.raises(SlurmError, match=r"no answer, its process has ended \((1|-15)\)") as e:
+            asked.result()
+    assert e.value.unanswered
+    standin.well()
+    assert set(client.nodes()) == {"pub1"}
+    assert gone(first)
+
+
+def test_nothing_is_left_of_processes_that_were_ended(opened: Opened, standin: Standin) -> None:
+    client = opened(0.3)
+    standin.befalls("hangs")
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    for _ in range(5):
+        with pytest.raises(SlurmError):
+            client.nodes()
+    client.close()
+    assert descriptors() == before
+    assert all(map(gone, standin.pids())), "one that nobody waited for would still be there"
+
+
+def test_it_ends_with_the_service_that_is_killed(slurm: SlurmSettings, standin: Standin) -> None:
+    program = (
+        "import sys; from slurm_elastic.config import SlurmSettings;"
+        "from slurm_elastic.slurm.pyslurm_client import PyslurmClient;"
+        f"client = PyslurmClient(SlurmSettings(conf='/dev/null', bin_dir={slurm.bin_dir!r}));"
+        "client.nodes(); print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"ready\n"
+        (child,) = standin.pids()
+        assert not gone(child)
+        service.kill()
+    eventually(lambda: gone(child))
+
+
+def test_what_is_read_of_a_node_is_what_the_standin_has() -> None:
+    """Its fields are compared with the real ones where there is a pyslurm (test_newer_slurm.py)."""
+    spec = importlib.util.spec_from_file_location("standin", STANDIN / "pyslurm.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    read: set[str] = set()
+
+    class Recorder:
+        def __getattr__(self, name: str) -> object:
+            read.add(name)
+            return module.NODE[name]
+
+    node(Recorder())
+    assert read == set(module.NODE)

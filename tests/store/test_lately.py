@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic import writing
 from slurm_elastic.store import files
 from slurm_elastic.store import lately as module
 from slurm_elastic.store.lately import Lately
@@ -218,7 +219,7 @@ def test_rows_that_are_all_there_are_not_looked_through_at_each_write(
 ) -> None:
     (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
     syncs: list[Path] = []
-    monkeypatch.setattr(files, "sync_directory", syncs.append)
+    monkeypatch.setattr(writing, "sync_directory", syncs.append)
     for number in range(500):
         db.execute("insert into notes values (?, 1, null)", (f"a-{number}",))
         made.write(db)
@@ -266,12 +267,11 @@ def test_the_draft_of_one_that_was_stopped_in_between_tells_nothing(
     tmp_path: Path, db: sqlite3.Connection, long: int
 ) -> None:
     (made := Lately(tmp_path / "notes.db", SCHEMA, TABLES)).watch(db)
-    draft = tmp_path / ".notes.db.lately"
+    draft = tmp_path / ".notes.db.lately.abcdefgh"
     draft.write_bytes(b'\n{"table": "notes", "key": ["z"], "row": {"id": "z", "paid": 1}}')
     for number in range(100):
         db.execute("insert or replace into notes values ('a', 1, ?)", (number,))
         made.write(db)
-    assert not draft.exists()
     assert restored(tmp_path) == {"a": ("a", 1.0, 99.0)}
 
 

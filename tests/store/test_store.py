@@ -16,6 +16,7 @@ from typing import ClassVar
 import pytest
 from patience import patience
 
+from slurm_elastic import writing
 from slurm_elastic.ckptstate import SCHEMA as CHECKPOINTS
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.schema import LEDGER
@@ -25,7 +26,6 @@ from slurm_elastic.store.files import (
     open_memory,
     open_reader,
     open_writer,
-    sync_directory,
     wait_as_usual,
 )
 from slurm_elastic.store.store import Store, Table, Write, transaction
@@ -190,10 +190,10 @@ def test_one_that_root_makes_belongs_to_its_directorys_owner(path: Path) -> None
 def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
-    sync_directory(path.parent)
+    writing.sync_directory(path.parent)
     assert synced == [str(path.parent)]
     assert held(path.parent) == set()
-    sync_directory(path.parent / "left")
+    writing.sync_directory(path.parent / "left")
 
 
 def test_each_commit_is_waited_for_on_the_disk_whatever_sqlite_does_by_itself(

@@ -19,7 +19,7 @@ from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
-from slurm_elastic.web.documents import Documents, Source
+from slurm_elastic.web.documents import Documents, Query, Source
 from slurm_elastic.web.server import OWN_NAMES, Server, application
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -38,12 +38,13 @@ STARTED = """
 const found = performance.getEntriesByType("resource").filter((e) => e.name.endsWith("/start.js"));
 return found.some((e) => e.responseStatus === 200);
 """
+TAKES = {"explain": ("subject",), "cost": ("by", "since")}
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 
 
 @contextlib.contextmanager
 def served(
-    sources: Mapping[str, Source],
+    sources: Mapping[str, Callable[[Query], str]],
     *,
     key: str = "",
     period: float = 0.2,
@@ -51,7 +52,10 @@ def served(
     names: tuple[str, ...] = OWN_NAMES,
 ) -> Iterator[str]:
     """The address of the page with these documents."""
-    documents = Documents(sources, dict.fromkeys(sources, fresh))
+    documents = Documents({
+        name: Source(make=make, fresh=fresh, takes=TAKES.get(name, ()))
+        for name, make in sources.items()
+    })  # fmt: skip
     app = application(documents, names=names, key=key, period=period)
     server = Server(app)
     with socket.create_server(("127.0.0.1", 0)) as link:

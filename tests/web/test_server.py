@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import http.client
 import json
@@ -15,14 +16,19 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import needs
 import pytest
-from patience import patience
+from patience import eventually, patience
+from ports import free_ports
+from real_sshd import Sshd
 from status_cases import busy_ledger, config_file
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.web.documents import KEPT, Documents
+from slurm_elastic.web import connection
+from slurm_elastic.web.documents import KEPT, Documents, Source
 from slurm_elastic.web.listening import Place, listening, place
+from slurm_elastic.web.server import Server, application
 from tests.web.stage import served
 
 BIG = json.dumps({"at": 1.0, "text": "x" * 5000})
@@ -82,6 +88,53 @@ def test_a_port_is_for_who_has_the_key_and_names_this_host() -> None:
         assert "SameSite=strict" in cookie
         assert ask(address, "/api/status", Cookie=cookie.partition(";")[0])[0] == 200
         assert ask(address, "/?key=k3y", Host="evil.example")[0] == 400
+
+
+def test_idle_connections_of_strangers_keep_nobody_out() -> None:
+    """Any user of the host can connect to a port."""
+    with served({"status": lambda _: BIG}, key="k3y") as address, contextlib.ExitStack() as open_:
+        place = urlsplit(address)
+        assert place.hostname
+        assert place.port
+        for number in range(140):
+            link = open_.enter_context(
+                socket.create_connection((place.hostname, place.port), patience(30))
+            )
+            link.sendall(b"GET /api/status HTTP/1.1\r\n"[: number % 27])
+        cookie = ask(address, "/?key=k3y")[1]["Set-Cookie"].partition(";")[0]
+        for _ in range(5):
+            assert ask(address, "/api/status", Cookie=cookie)[0] == 200
+
+
+def test_who_asks_has_so_long_for_a_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte comes, in the first request of a connection or a later one."""
+    monkeypatch.setattr(connection, "REQUEST", 0.5)
+    for before in (b"", b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        with served({"status": lambda _: "{}"}) as address:
+            place = urlsplit(address)
+            assert place.hostname
+            assert place.port
+            with socket.create_connection((place.hostname, place.port), patience(30)) as link:
+                link.sendall(before + b"GET / HTTP/1.1\r\n")
+                if before:
+                    assert b"200 OK" in link.recv(1 << 16)
+                with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):  # noqa: PT012
+                    for _ in range(int(patience(30) / 0.1)):
+                        link.sendall(b"X")
+                        time.sleep(0.1)
+
+
+def test_words_that_a_document_does_not_go_by_make_no_other_one() -> None:
+    made: list[object] = []
+
+    def doctor(query: object) -> str:
+        made.append(query)
+        return "{}"
+
+    with served({"doctor": doctor}, fresh=1000.0) as address:
+        for number in range(5):
+            assert ask(address, f"/api/doctor?x={number}&subject={number}")[0] == 200
+    assert made == [{}]
 
 
 def test_who_waits_for_a_slow_document_is_in_nobodys_way() -> None:
@@ -151,7 +204,7 @@ def test_a_document_is_made_once_for_all_who_ask_meanwhile() -> None:
         made.append(query)
         return f"{len(made)}"
 
-    documents = Documents({"cost": slow}, {"cost": 1000.0})
+    documents = Documents({"cost": Source(make=slow, fresh=1000.0, takes=("by",))})
     got: list[bytes] = []
     asking = [
         threading.Thread(target=lambda: got.append(documents.get("cost", {"by": "user"}).body))
@@ -177,14 +230,13 @@ def test_a_document_is_good_for_longer_where_it_takes_long_and_errors_are_not_ke
         time.sleep(0.02)
         return word
 
-    documents = Documents({"status": source}, {"status": 0.0})
+    documents = Documents({"status": Source(make=source, fresh=0.0, takes=("n",))})
     with pytest.raises(SlurmElasticError):
         documents.get("status", {})
     began = time.monotonic()
     assert documents.get("status", {}).until - began >= 0.2
     said += [str(n) for n in range(2 * KEPT)]
     for n in range(2 * KEPT):
-        documents._sources = {"status": lambda _: said.pop(0)}
         documents.get("status", {"n": str(n)})
     assert len(documents._readings) == KEPT
 
@@ -238,6 +290,108 @@ def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert (code, sock.exists()) == (0, False)
+
+
+@pytest.mark.parametrize("runtime", ["", "run"])
+def test_without_a_place_it_listens_at_a_socket_of_the_users_own(
+    open_path: Path, runtime: str
+) -> None:
+    (open_path / "run").mkdir()
+    there = {
+        "XDG_RUNTIME_DIR": str(open_path / runtime) if runtime else "",
+        "TMPDIR": str(open_path),
+    }
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    with subprocess.Popen(
+        [*command, str(config_file(open_path)), "web"],
+        env={**os.environ, **there}, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            sock = Path(said.partition("listening at ")[2].partition(";")[0])
+            assert sock.name == "slurm-elastic-web.sock"
+            assert sock.parent == open_path / "run" if runtime else sock.parent.parent == open_path
+            assert f"ssh -L 8411:{sock} " in said
+            assert stat.S_IMODE(sock.stat().st_mode) == 0o600
+            if not runtime:
+                assert stat.S_IMODE(sock.parent.stat().st_mode) == 0o700
+            assert "200 OK" in over(sock, "/")
+        finally:
+            process.terminate()
+            process.wait(patience(30))
+    assert not sock.exists()
+    assert runtime or not sock.parent.exists()
+
+
+AS_NOBODY = """
+import os, socket, sys
+os.setgroups([int(gid) for gid in sys.argv[2:]]); os.setgid(65534); os.setuid(65534)
+link = socket.socket(socket.AF_UNIX)
+link.connect(sys.argv[1])
+try:
+    link.sendall(b"GET / HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n")
+    sys.stdout.write(link.recv(64).decode())
+except ConnectionError:
+    pass
+"""
+
+
+@needs.ROOT
+def test_a_socket_asks_the_kernel_who_connects(open_path: Path) -> None:
+    """Whatever mode somebody gave it."""
+    sock, group = open_path / "page.sock", grp.getgrnam("sudo").gr_gid
+    documents = Documents({})
+    with listening(Place(path=sock)) as link:
+        running = Server(application(documents), group)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
+        thread.start()
+        try:
+            sock.chmod(0o666)
+            assert "200 OK" in over(sock, "/")
+            for groups, expected in (((), ""), ((group,), "HTTP/1.1 200 OK")):
+                command = [sys.executable, "-c", AS_NOBODY, str(sock), *map(str, groups)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                assert done.stdout.startswith(expected)
+                assert bool(done.stdout) == bool(expected)
+        finally:
+            running.should_exit = True
+            thread.join(patience(30))
+
+
+@needs.ROOT
+def test_the_socket_is_looked_at_from_a_desk_by_ssh(open_path: Path) -> None:
+    """As docs/web.md says."""
+    sshd, (port,) = Sshd(open_path / "sshd"), free_ports(1)
+    documents = Documents({"status": Source(make=lambda _: BIG, fresh=60.0)})
+    with sshd.running(), listening(Place(path=open_path / "page.sock")) as link:
+        running = Server(application(documents))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
+        thread.start()
+        options = [
+            "-F", "/dev/null", "-i", str(sshd.key), "-p", str(sshd.port),
+            "-o", f"UserKnownHostsFile={sshd.known_hosts}", "-o", "ExitOnForwardFailure=yes",
+        ]  # fmt: skip
+        command = ["ssh", "-N", *options, "-L", f"{port}:{open_path}/page.sock", "root@127.0.0.1"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as ssh:
+            try:
+                found = eventually(lambda: _at_desk(port, "localhost"))
+                assert found == (200, BIG.encode())
+                # A page of somebody's own whose name leads to this end.
+                assert _at_desk(port, "evil.example") == (400, b"Invalid host header")
+            finally:
+                ssh.terminate()
+                ssh.wait(patience(30))
+                running.should_exit = True
+                thread.join(patience(30))
+
+
+def _at_desk(port: int, name: str) -> tuple[int, bytes] | None:
+    """None while nobody listens there."""
+    with contextlib.suppress(OSError):
+        status, _, body = ask(f"http://127.0.0.1:{port}/", "/api/status", Host=name)
+        return status, body
+    return None
 
 
 def test_it_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:

@@ -11,28 +11,37 @@ import shlex
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from typing import Dict, List  # noqa: UP035 - the machine's Python may be an old one
 
 FACTS: Dict[str, str] = {}  # noqa: UP006
-IMDS = "http://169.254.169.254/latest/"
+IMDS = ["http://169.254.169.254/latest/", "http://[fd00:ec2::254]/latest/"]
 PLACE = "/run/slurm-elastic"
 PATIENCE = 900.0
 END = ["shutdown", "-h", "now"]
 
 
 def ask(path: str, token: str = "") -> str:
-    """Ask the instance metadata service; without a token, for one. A missing answer is ''."""
+    """Ask the instance metadata service; without a token, for one. A missing answer is ''.
+
+    The second address is that of subnets without IPv4; the one that answers is asked from then on.
+    """
     name = "X-aws-ec2-metadata-token" + ("" if token else "-ttl-seconds")
-    request = urllib.request.Request(  # noqa: S310
-        IMDS + path, headers={name: token or "60"}, method="GET" if token else "PUT"
-    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=10) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return ""
+    for base in list(IMDS):
+        request = urllib.request.Request(  # noqa: S310
+            base + path, headers={name: token or "60"}, method="GET" if token else "PUT"
+        )
+        try:
+            with opener.open(request, timeout=10) as answer:
+                IMDS[:] = [base]
+                return str(answer.read().decode())
+        except urllib.error.HTTPError:
+            return ""
+        except OSError:
+            continue
+    return ""
 
 
 def expand(hostlist: str) -> List[str]:  # noqa: UP006

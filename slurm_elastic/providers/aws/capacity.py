@@ -39,8 +39,15 @@ CODES: Mapping[tuple[str, Market], str] = {
     ("Inf", Market.SPOT): "L-B5D1601B",
     ("DL", Market.ON_DEMAND): "L-6E869C2A",
     ("DL", Market.SPOT): "L-85EED4F7",
+    ("P5", Market.SPOT): "L-C4BD4855",
+    ("Trn", Market.ON_DEMAND): "L-2C3B7624",
+    ("Trn", Market.SPOT): "L-6B0D517C",
+    ("HPC", Market.ON_DEMAND): "L-F7808C92",
+    ("High Memory", Market.ON_DEMAND): "L-43DA4232",
 }
-"""Quota codes of service ``ec2``; families that are not here (HPC, Trn, U) are left to people."""
+"""Quota codes of service ``ec2``; what is not here is left to people. EC2 sells HPC and high-memory
+types on demand alone.
+"""
 _FAMILIES = {
     **dict.fromkeys("acdhimrtz", STANDARD),
     **dict.fromkeys(("im", "is"), STANDARD),
@@ -50,9 +57,12 @@ _FAMILIES = {
     "x": "X",
     "inf": "Inf",
     "dl": "DL",
+    "trn": "Trn",
+    "hpc": "HPC",
+    "u": "High Memory",
 }
 _OWN_QUOTA_SPOT = re.compile(r"p([5-9]|\d\d)")
-"""P5 and later have spot quotas apart from P2 to P4's."""
+"""P5, with P5e and P5en, and later ones have spot quotas apart from P2 to P4's."""
 _SERVICE = "ec2"
 
 
@@ -76,8 +86,9 @@ def family_of(instance_type: str, market: Market) -> str:
     head = instance_type.partition(".")[0]
     letters = re.match(r"[a-z]*", head)
     word = letters[0] if letters else ""
-    if market is Market.SPOT and _OWN_QUOTA_SPOT.match(head):
-        return head.upper()
+    own = _OWN_QUOTA_SPOT.match(head) if market is Market.SPOT else None
+    if own:
+        return own[0].upper()
     return _FAMILIES.get(word, word.upper() or instance_type)
 
 

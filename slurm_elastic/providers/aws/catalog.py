@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import ProviderError
@@ -15,45 +17,55 @@ from slurm_elastic.model import Market, Offer, Pool
 from slurm_elastic.policies.sound import price_in
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 log = logging.getLogger(__name__)
 
 PRICES_FRESH = 60.0
 """Seconds for which one answer of the spot price history serves all pools."""
+PRICES_STALE = 3600.0
+"""And for how long while there is no other one: they change slowly, and on demand costs more."""
+
+
+class _Told(Struct, frozen=True):
+    """Spot prices by type and zone, and when EC2 told them (monotonic)."""
+
+    prices: Mapping[tuple[str, str], float]
+    when: float
 
 
 class Offers:
     """The prices and types of one cloud. ``clock`` is Unix time, ``monotonic`` ages the prices.
-    Thread-safe.
+    ``trouble``: why the spot prices could not be asked for the last time. Thread-safe.
     """
 
     def __init__(
         self,
         api: Api,
         settings: AwsCloud,
+        images: Images,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
+        self.trouble: ProviderError | None = None
         self._api = api
         self._settings = settings
+        self._images = images
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._zones: tuple[str, ...] = ()
-        self._spot_prices: dict[tuple[str, str], float] = {}
-        self._priced = float("-inf")
+        self._told: dict[str, _Told] = {}
 
     def of(self, pool: Pool) -> Sequence[Offer]:
-        """Shape and on-demand price from the settings, spot prices from the price history."""
-        types = {
-            name: self._settings.types[name]
-            for name in pool.instance_types or self._settings.types
-            if name in self._settings.types
-        }
+        """Shape and on-demand price from the settings, spot prices from the price history. Without
+        those a pool has its offers on demand; ProviderError where it buys none.
+        """
+        types = self._types(pool)
         usable = self._usable_zones()
-        zones = [z for z in usable if not pool.zones or z in pool.zones]
-        spot = self._spot() if Market.SPOT in pool.markets else self._spot_if_told()
+        zones = _zones(pool, usable)
+        spot = self._spot_prices(pool)
         priced = (
             (name, zone, market, spot.get((name, zone)) if market is Market.SPOT else shape.price)
             for name, shape in types.items()
@@ -68,6 +80,19 @@ class Offers:
             for name, zone, market, price in priced
             if price is not None
         )
+
+    def samples(self, pool: Pool) -> Iterator[Offer]:
+        """An offer for each market of the pool, whatever EC2 says of prices: rights are tried by
+        it, and nothing is bought.
+        """
+        types, zones = self._types(pool), _zones(pool, self._usable_zones())
+        for name, zone in ((n, z) for n in list(types)[:1] for z in zones[:1]):
+            for market in pool.markets:
+                yield self._offer(name, types[name], zone, market, types[name].price, None)
+
+    def _types(self, pool: Pool) -> Mapping[str, InstanceType]:
+        known = self._settings.types
+        return {n: known[n] for n in pool.instance_types or known if n in known}
 
     def _offer(
         self,
@@ -119,24 +144,43 @@ class Offers:
             self._zones = tuple(sorted(z["ZoneName"] for z in answer["AvailabilityZones"]))
         return self._zones
 
-    def _spot_if_told(self) -> Mapping[tuple[str, str], float]:
-        """For a pool that buys nothing there: only to check typed prices by."""
+    def _spot_prices(self, pool: Pool) -> Mapping[tuple[str, str], float]:
+        """By type and zone. Where EC2 does not tell, what it told lately, or else none: on demand
+        is bought then, for which they are only to check typed prices by.
+        """
+        product = self._images.product(pool)
         try:
-            return self._spot()
+            found = self._spot(product)
         except ProviderError as error:
-            log.info("typed prices are not checked cloud=%s error=%s", self._settings.name, error)
+            self._say(error)
+            last = self._last(product, PRICES_STALE)
+            if last is not None:
+                return last
+            if Market.SPOT in pool.markets and Market.ON_DEMAND not in pool.markets:
+                raise
             return {}
+        self.trouble = None
+        return found
 
-    def _spot(self) -> Mapping[tuple[str, str], float]:
+    def _say(self, error: ProviderError) -> None:
+        """Once for each trouble: it costs the price of on demand."""
+        known, self.trouble = self.trouble, error
+        if known is None or known.code != error.code:
+            log.warning("no spot prices, spot is bought by those of before or not at all "
+                        "cloud=%s error=%s", self._settings.name, error)  # fmt: skip
+
+    def _spot(self, product: str) -> Mapping[tuple[str, str], float]:
         """The spot price of each (type, zone): the newest of each, one call for all."""
-        with self._lock:
-            if self._monotonic() - self._priced < PRICES_FRESH:
-                return self._spot_prices
+        last = self._last(product, PRICES_FRESH)
+        if last is not None:
+            return last
+        now = self._clock()
         request = {
             "InstanceTypes": sorted(self._settings.types),
-            "ProductDescriptions": ["Linux/UNIX"],
-            # From now on: that is the price in force and nothing older.
-            "StartTime": self._clock(),
+            "ProductDescriptions": [product],
+            # With both EC2 tells what is in force at the start, too; and nothing is after it.
+            "StartTime": now,
+            "EndTime": now,
             "MaxResults": client.PAGE,
         }
         newest: dict[tuple[str, str], tuple[Any, float]] = {}
@@ -145,10 +189,20 @@ class Offers:
             price = price_in(point["SpotPrice"])
             if price is not None and (key not in newest or point["Timestamp"] > newest[key][0]):
                 newest[key] = point["Timestamp"], price
+        found = {key: price for key, (_, price) in newest.items()}
         with self._lock:
-            self._spot_prices = {key: price for key, (_, price) in newest.items()}
-            self._priced = self._monotonic()
-            return self._spot_prices
+            self._told[product] = _Told(found, self._monotonic())
+        return found
+
+    def _last(self, product: str, age: float) -> Mapping[tuple[str, str], float] | None:
+        """The prices of an answer that is younger than ``age``."""
+        with self._lock:
+            told = self._told.get(product)
+        return told.prices if told and self._monotonic() - told.when < age else None
+
+
+def _zones(pool: Pool, usable: Sequence[str]) -> Sequence[str]:
+    return [zone for zone in usable if not pool.zones or zone in pool.zones]
 
 
 def _dearest(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:

@@ -9,7 +9,9 @@ machines, as much as all else of a launch. Without the rest, as here, it is half
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -22,6 +24,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
 
+from slurm_elastic import trust
 from slurm_elastic.bounded import bound_boto
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
@@ -41,6 +44,10 @@ _REPEATS = 2
 _PAUSE = 0.3
 _EARLY, _CONNECT = 0.05, 0.1
 """Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
+_FILES = {
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+}
 _PATIENCE = 1 / 3
 """And the part that a call waits for its turn before it is made."""
 
@@ -147,6 +154,7 @@ _INSTANCES = {
 
 def open_client(settings: AwsCloud, config: Config) -> EC2Client:
     """A client of its own session, so that credentials are looked for anew."""
+    _require_ours(settings.name, os.environ)
     core = botocore.session.get_session()
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_when)
     session = boto3.session.Session(
@@ -156,6 +164,18 @@ def open_client(settings: AwsCloud, config: Config) -> EC2Client:
     bound_boto(client, settings.timeout)
     _trim(client.meta.service_model)
     return client
+
+
+def _require_ours(cloud: str, env: Mapping[str, str]) -> None:
+    """AuthError where another could have written a file that the SDK reads: it may name a program
+    to be run (``credential_process``).
+    """
+    for name, usual in _FILES.items():
+        path, wrong = os.path.expanduser(env.get(name) or usual), None
+        with contextlib.suppress(OSError):
+            wrong = trust.flaw(path, trust.ours())
+        if wrong:
+            raise AuthError(cloud, "NoCredentials", wrong)
 
 
 def _when(value: Any) -> datetime:  # noqa: ANN401 - any of the forms that botocore takes

@@ -24,11 +24,14 @@ STATES = {
     "stopped": InstanceState.STOPPED,
     "terminated": InstanceState.TERMINATED,
 }
+MARKETS = {"": Market.ON_DEMAND, "spot": Market.SPOT}
+"""By ``InstanceLifecycle``, which machines on demand have not."""
 READ = (
     "AmiLaunchIndex",
     "InstanceId",
     "InstanceLifecycle",
     "InstanceType",
+    "Ipv6Address",
     "LaunchTime",
     "Placement",
     "PrivateIpAddress",
@@ -58,7 +61,6 @@ def at_node(machine: Instance, node: str) -> Instance:
 
 def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Instance:
     tagged = tags(record)
-    spot = record.get("InstanceLifecycle") == "spot"
     kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
     return Instance(
         id=record["InstanceId"],
@@ -67,12 +69,20 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         generation=tagged.get(machine_tags.GENERATION, ""),
         instance_type=kind,
         zone=zone,
-        market=Market.SPOT if spot else Market.ON_DEMAND,
+        market=market_of(record),
         price=price_of(price_text(tagged, kind, zone), kind, settings.types),
         state=_state(record),
         launched=record["LaunchTime"].timestamp(),
-        address=record.get("PrivateIpAddress") or None,
+        # In a subnet of IPv6 alone it has no other.
+        address=record.get("PrivateIpAddress") or record.get("Ipv6Address") or None,
     )
+
+
+def market_of(record: Record) -> Market:
+    """How a machine is paid for; where EC2 names another way (a capacity block, another one of
+    tomorrow), it was paid or promised before: neither spot nor on demand.
+    """
+    return MARKETS.get(record.get("InstanceLifecycle") or "", Market.RESERVED)
 
 
 def _state(record: Record) -> InstanceState:

@@ -9,7 +9,8 @@ the former: another type in the same market would meet it too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from botocore.exceptions import (
@@ -32,6 +33,7 @@ from botocore.parsers import ResponseParserError
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -143,6 +145,19 @@ CODES: dict[str, type[ProviderError]] = {
     "InvalidInstanceID.Malformed": InstanceNotFound,
 }
 
+_UNAUTHORIZED = "UnauthorizedOperation"
+"""The credentials are good, and lack the right to this very call."""
+_LAUNCHES = ("RunInstances", "CreateFleet")
+"""Which of these are granted may differ by market, type, zone and image."""
+_RIGHT = re.compile(r"not authorized to perform:? (\w+:\w+)")
+_OF_SPOT = ":spot-instances-request/"
+_ENCODED = re.compile(r"\s*Encoded authorization failure message:.*", re.DOTALL)
+"""After this comes a kilobyte for ``aws sts decode-authorization-message``."""
+_BODY = re.compile(r":\n.*", re.DOTALL)
+"""Botocore tells a body that it cannot read to its end, which may be a template's user data."""
+_LONG = re.compile(r"[A-Za-z0-9+/=_-]{160,}")
+"""Nothing that EC2 says is one word of this length; user data and tokens are."""
+
 MISMATCH = "IdempotentParameterMismatch"
 """The client token was used before, with other parameters."""
 NO_TEMPLATE = ("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException")
@@ -176,24 +191,44 @@ def translated(cloud: str) -> Iterator[None]:
             raise
         raise known from error
     except _NO_CREDENTIALS as error:
-        raise AuthError(cloud, type(error).__name__, _sentence(error)) from error
+        raise AuthError(cloud, type(error).__name__, sentence(error)) from error
     except _NO_ANSWER as error:
-        raise TransientError(cloud, type(error).__name__, _sentence(error)) from error
+        raise TransientError(cloud, type(error).__name__, sentence(error)) from error
 
 
 def _from_answer(cloud: str, error: ClientError) -> ProviderError | None:
     answer = error.response
     code = answer.get("Error", {}).get("Code", "")
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    text = answer.get("Error", {}).get("Message", "") or f"HTTP {status}"
+    known = refusal(cloud, code, text, error.operation_name)
+    if known is None and status >= 500:
+        return TransientError(cloud, code, sentence(text))
+    if known is None and 400 <= status < 500 and code != MISMATCH:
+        return ProviderError(cloud, code, sentence(text))
+    return known
+
+
+def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError | None:
+    """The meaning of a code that EC2 gives ``operation``; None of one that is not known."""
     kind = CODES.get(code)
-    if kind is None and status >= 500:
-        kind = TransientError
-    if kind is None and 400 <= status < 500 and code != MISMATCH:
-        kind = ProviderError
     if kind is None:
         return None
-    return kind(cloud, code, answer.get("Error", {}).get("Message", "") or f"HTTP {status}")
+    if code != _UNAUTHORIZED:
+        return kind(cloud, code, sentence(text))
+    right = _RIGHT.search(text)
+    told = f"no right to {right[1] if right else f'ec2:{operation}'}: {sentence(text)}"
+    if operation not in _LAUNCHES:
+        return AuthError(cloud, code, told)
+    return DeniedError(cloud, code, told, of_market=_OF_SPOT in text)
 
 
-def _sentence(error: BotoCoreError | Exception) -> str:
-    return " ".join(str(error).split()) or "no message"
+def sentence(error: BotoCoreError | Exception | str) -> str:
+    """One line, without what is long: it is no use to anybody, and may be user data."""
+    text = _BODY.sub("", _ENCODED.sub("", str(error)))
+    return _LONG.sub("(left out)", " ".join(text.split())) or "no message"
+
+
+def named(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
+    """The machines that an answer is about: the ones it names, or the only one."""
+    return [i for i in ids if i in error.said] or (ids if len(ids) == 1 else ())

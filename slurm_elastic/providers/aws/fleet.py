@@ -18,6 +18,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -28,12 +29,26 @@ from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.errors import CODES, MISMATCH, NO_TEMPLATE, THROTTLES
+from slurm_elastic.providers.aws.errors import (
+    MISMATCH,
+    NO_TEMPLATE,
+    THROTTLES,
+    named,
+    refusal,
+    sentence,
+)
 from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.templates import Templates
-from slurm_elastic.providers.base.tags import CLUSTER, GENERATION, expanded, node_tags, nodes_text
+from slurm_elastic.providers.base.tags import (
+    CLUSTER,
+    GENERATION,
+    decided,
+    expanded,
+    node_tags,
+    nodes_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +139,7 @@ class Fleet:
         self, nodes: Sequence[str], machines: Mapping[str, Instance]
     ) -> Sequence[Instance]:
         try:
-            places = self._assign(nodes, machines, machines)
+            places, _ = self._assign(nodes, machines, machines)
         except ProviderError as error:
             log.warning("places not tagged, tried again at the next reading: %s", error)
             return ()
@@ -201,16 +216,19 @@ class Fleet:
         return found
 
     def _error(self, entry: Mapping[str, Any]) -> ProviderError:
-        code = entry.get("ErrorCode", "")
-        kind = CODES.get(code, ProviderError)
-        text = entry.get("ErrorMessage", "") or "no message"
-        return (ProviderError if kind is InstanceNotFound else kind)(
-            self._settings.name, code, text
-        )
+        cloud, code = self._settings.name, entry.get("ErrorCode", "")
+        text = entry.get("ErrorMessage", "")
+        found = refusal(cloud, code, text, "RunInstances")
+        if found is None or isinstance(found, InstanceNotFound):
+            return ProviderError(cloud, code, sentence(text))
+        return found
 
     def _worst(self, spec: LaunchSpec, errors: Mapping[str, ProviderError]) -> ProviderError:
-        """The caller's error for a fleet without machines: the first offer's own error."""
-        refused = next((e for e in errors.values() if isinstance(e, AuthError)), None)
+        """The caller's error for a fleet without machines: the first offer's own error, unless
+        the credentials themselves are refused.
+        """
+        auth = (e for e in errors.values() if isinstance(e, AuthError))
+        refused = next((e for e in auth if not isinstance(e, DeniedError)), None)
         first = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
         if first is not None:
             return first
@@ -250,7 +268,15 @@ class Fleet:
     ) -> Sequence[Instance]:
         seen = {i.id: i for i in self._visible(spec, nodes)}
         self._machines.ours.update(told)
-        places = self._assign(nodes, seen, {**seen, **told})
+        places, unknown = self._assign(nodes, seen, {**seen, **told})
+        age = self._clock() - (decided(spec.generation) or self._clock())
+        if unknown and age < _FORGOTTEN:
+            # Fresh machines are not known everywhere at once: it is asked again, as all of it is.
+            text = f"EC2 does not know these machines of the fleet yet: {', '.join(unknown)}"
+            raise TransientError(self._settings.name, "InvalidInstanceID.NotFound", text)
+        if unknown:
+            log.warning("fleet's machines went before anybody saw them generation=%s ids=%s",
+                        spec.generation, ",".join(unknown))  # fmt: skip
         return [
             self._instance(spec, id_, nodes[n], seen.get(id_), told.get(id_))
             for id_, n in places.items()
@@ -258,18 +284,23 @@ class Fleet:
 
     def _assign(
         self, nodes: Sequence[str], seen: Mapping[str, Instance], ids: Iterable[str]
-    ) -> Mapping[str, int]:
-        """The places of all ``ids``; those that had none are tagged."""
+    ) -> tuple[Mapping[str, int], Sequence[str]]:
+        """The places of ``ids``, of which those that had none are tagged; and the ids that EC2 does
+        not know, which have none.
+        """
         place = {node: n for n, node in enumerate(nodes)}
         taken = {i.id: place[i.node] for i in seen.values() if i.node in place}
         living = [i for i in ids if i in taken or self._lives(seen.get(i))]
         new, surplus = machine_tags.assigned(living, taken, len(nodes))
-        for key, digit, ids in machine_tags.tagging(new, len(nodes)):
-            self._tag(key, digit, ids)
+        unknown: dict[str, None] = {}
+        for key, digit, some in machine_tags.tagging(new, len(nodes)):
+            known = [i for i in some if i not in unknown]
+            unknown |= dict.fromkeys(self._untagged(key, digit, known))
         if surplus:
             log.error("fleet has more machines than nodes ids=%s", ",".join(surplus))
             self._api.send("terminate_instances", {"InstanceIds": surplus}, len(surplus))
-        return {**taken, **new}
+        places = {i: n for i, n in {**taken, **new}.items() if i not in unknown}
+        return places, tuple(unknown)
 
     @staticmethod
     def _lives(machine: Instance | None) -> bool:
@@ -288,13 +319,18 @@ class Fleet:
         records = (r for reservation in pages for r in reservation["Instances"])
         return self._machines.read(r for r in records if nodes_text(convert.tags(r)) == text)
 
-    def _tag(self, key: str, value: str, ids: Sequence[str]) -> None:
+    def _untagged(self, key: str, value: str, ids: Sequence[str]) -> Sequence[str]:
+        """Tag them; the ids that EC2 does not know. It tags all of a call or none."""
+        if not ids:
+            return ()
         request = {"Resources": list(ids), "Tags": [{"Key": key, "Value": value}]}
         try:
             self._api.send("create_tags", request)
         except InstanceNotFound as error:
-            # Fresh machines are not known everywhere at once: it is asked again, as all of it is.
-            raise TransientError(self._settings.name, error.code, error.message) from error
+            unknown = named(ids, error) or ids
+            rest = [i for i in ids if i not in unknown]
+            return [*unknown, *self._untagged(key, value, rest)]
+        return ()
 
     def _instance(
         self, spec: LaunchSpec, id_: str, node: str, seen: Instance | None, offer: Offer | None

@@ -1,4 +1,5 @@
-"""The AMI of a pool, looked up by name pattern or tags; kept for some minutes.
+"""The AMI of a pool, looked up by name pattern or tags, and as what EC2 sells its machines; kept
+for some minutes.
 
 Only images of ``image_owners`` count: anybody may publish an AMI with any name.
 """
@@ -22,6 +23,11 @@ log = logging.getLogger(__name__)
 
 FRESH = 300.0
 """Seconds for which an answer serves."""
+LINUX = "Linux/UNIX"
+_LICENSED = ("Red Hat Enterprise Linux", "SUSE Linux")
+"""Platforms of images that have spot prices of their own ("Understand AMI billing information" and
+DescribeSpotPriceHistory's ``product-description``); what is brought along is sold as Linux.
+"""
 OS, VERSION, SOFTWARE = (f"slurm-elastic:{word}" for word in ("os", "version", "software"))
 """Tags of an AMI, set by whoever made it."""
 
@@ -35,6 +41,7 @@ class Images:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._kept: dict[ImageChoice, tuple[float, str]] = {}
+        self._products: dict[str, tuple[float, str]] = {}
 
     def of(self, pool: Pool) -> str:
         """The image's id; ProviderError where none fits."""
@@ -54,6 +61,31 @@ class Images:
         with self._lock:
             self._kept[choice] = self._monotonic(), found.id
         return found.id
+
+    def product(self, pool: Pool) -> str:
+        """As what EC2 prices spot machines of the pool's image; Linux where that cannot be read."""
+        try:
+            image = self.of(pool)
+        except ProviderError:
+            return LINUX  # nothing starts from it, which the launch will say
+        with self._lock:
+            since, known = self._products.get(image, (float("-inf"), LINUX))
+        if self._monotonic() - since < FRESH:
+            return known
+        found = self._sold_as(image) or known
+        with self._lock:
+            self._products[image] = self._monotonic(), found
+        return found
+
+    def _sold_as(self, image: str) -> str | None:
+        try:
+            answer = self._api.send("describe_images", {"ImageIds": [image]})
+        except ProviderError as error:
+            log.info("what an image is sold as cannot be read cloud=%s error=%s",
+                     self._settings.name, error)  # fmt: skip
+            return None
+        details = next((i.get("PlatformDetails", "") for i in answer.get("Images", ())), "")
+        return next((name for name in _LICENSED if details.startswith(name)), LINUX)
 
     def _look(self, choice: ImageChoice) -> Candidate:
         filters = [{"Name": "state", "Values": ["available"]}]

@@ -170,8 +170,8 @@ def _seeing(settings: AwsCloud) -> Iterator[str]:
         yield "DescribeSecurityGroups"
     if settings.strategy is Strategy.FLEET:
         yield "DescribeFleets"
-        if settings.launch_template is not None:
-            yield "DescribeLaunchTemplateVersions"
+    if settings.launch_template is not None:
+        yield "DescribeLaunchTemplateVersions"
 
 
 def _images(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> Iterator[Statement]:

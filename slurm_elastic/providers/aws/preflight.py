@@ -110,6 +110,9 @@ def _subnet(zone: str, id_: str, subnet: Mapping[str, Any] | None, wanted: int) 
             expected=f"in zone {zone}",
             advice="put it under its own zone in clouds[].subnets",
         )
+    if subnet.get("Ipv6Native"):
+        # What EC2 counts are addresses of IPv4.
+        return Finding(what=what, level=Level.OK, found=f"in zone {zone}, of IPv6 alone")
     free = int(subnet.get("AvailableIpAddressCount", 0))
     few = free < wanted
     return Finding(

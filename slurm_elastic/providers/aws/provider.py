@@ -32,7 +32,14 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights
+from slurm_elastic.providers.aws import (
+    capacity,
+    client,
+    preflight,
+    requests,
+    rights,
+    site_template,
+)
 from slurm_elastic.providers.aws.catalog import Offers
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
@@ -44,6 +51,7 @@ from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.site_template import SiteTemplate
 from slurm_elastic.providers.aws.stops import Stopping
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
@@ -74,16 +82,17 @@ class AwsProvider:
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
         self._api = Api(settings, pace or pace_of(settings))
-        self._offers = Offers(self._api, settings, clock, monotonic)
         self._ending = Ending(self._api, settings.name)
         self._stopping = Stopping(self._api, settings.name)
         self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
+        self._site = SiteTemplate(self._api, settings)
+        self._offers = Offers(self._api, settings, self._images, clock, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
             cluster,
-            Templates(self._api, settings, cluster, self._parts, self._images),
+            Templates(self._api, settings, cluster, self._parts, self._images, self._site),
             self._machines,
             clock,
         )
@@ -212,6 +221,7 @@ class AwsProvider:
         return (
             *preflight.examine(self._api, self._settings, pools, self._clock),
             *preflight.chosen_images(self._images, pools),
+            *site_template.examine(self._site, self._settings),
             *capacity.examine(self._settings, pools),
             *rights.examine(
                 self._api,
@@ -227,10 +237,17 @@ class AwsProvider:
         for pool in pools:
             with suppress(ProviderError):
                 image = self._images.of(pool)
-                for offer in self._offers.of(pool):
+                for offer in self._tried(pool):
                     if offer.market not in seen:
                         seen.add(offer.market)
                         yield rights.Trial(spec=rights.trial(pool, offer), image=image)
+
+    def _tried(self, pool: Pool) -> Iterator[Offer]:
+        """The offers of the pool; where nobody tells spot prices, one of each market besides."""
+        with suppress(ProviderError):
+            yield from self._offers.of(pool)
+        if self._offers.trouble is not None:
+            yield from self._offers.samples(pool)
 
     def _any_machine(self) -> str | None:
         with suppress(ProviderError):
@@ -252,6 +269,7 @@ class AwsProvider:
             nodes,
             number=number,
             parts=self._parts,
+            site=self._site.if_readable(),
         )
         try:
             answer = self._api.send("run_instances", request, len(nodes))

@@ -21,8 +21,12 @@ MAX_PER_CALL = 1000
 USER_DATA = Form(Path(__file__).with_name("boothook.py"), 16384, 2048, "EC2")
 """EC2 bounds user data at 16 KiB before base64."""
 _MAX_TOKEN = 64
+_ONLY_TOLD = "State"
+"""EC2 tells it of metadata options, and takes it from nobody."""
+_LEAST_BOUND = 0.001
+"""EC2 takes a MaxPrice of more than this ("SpotMarketOptions"); no machine costs so little."""
 _TAGGED = ("instance", "volume")
-METADATA = {
+METADATA: Mapping[str, object] = {
     "HttpTokens": "required",
     "HttpEndpoint": "enabled",
     "InstanceMetadataTags": "enabled",
@@ -61,8 +65,11 @@ def run_instances(
     *,
     number: int,
     parts: tuple[str, ...],
+    site: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
-    """The request for ``nodes``, the ``number``-th part of ``spec``: as many as there are."""
+    """The request for ``nodes``, the ``number``-th part of ``spec``: as many as there are. ``site``
+    is the content of the site's own template, where it has one.
+    """
     tags = tags_of(spec, nodes, cluster, settings.name)
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
     request: dict[str, object] = {
@@ -74,12 +81,13 @@ def run_instances(
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
         # A machine that powers itself off (dead-man switch) must not go on costing its disk.
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": METADATA,
+        "MetadataOptions": metadata_over(site or {}),
         "UserData": _user_data(spec, nodes, cluster, parts),
     }
     if settings.launch_template is not None:
         request["LaunchTemplate"] = site_template(settings.launch_template)
-    return request | _place(settings, spec.offer.zone) | _market(spec) | settings_of_site(settings)
+    place = _place(settings, spec.offer.zone, site or {})
+    return request | place | _market(spec) | settings_of_site(settings)
 
 
 def _spot(spec: LaunchSpec) -> bool:
@@ -98,9 +106,19 @@ def site_template(which: str) -> dict[str, str]:
     return {key: which, "Version": "$Default"}
 
 
-def _place(settings: AwsCloud, zone: str) -> dict[str, object]:
+def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
+    """Our metadata options over those of the site's template: EC2 replaces all of a template's
+    parameter by a request's, and a hop limit would be lost.
+    """
+    theirs = site.get("MetadataOptions", {})
+    return {key: value for key, value in theirs.items() if key != _ONLY_TOLD} | METADATA
+
+
+def _place(settings: AwsCloud, zone: str, site: Mapping[str, Any]) -> dict[str, object]:
     subnet = settings.subnets.get(zone)
-    return {"SubnetId": subnet} if subnet else {"Placement": {"AvailabilityZone": zone}}
+    if subnet:
+        return {"SubnetId": subnet}
+    return {"Placement": {**site.get("Placement", {}), "AvailabilityZone": zone}}
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -113,8 +131,9 @@ def spot_bound(pool: Pool, offer: Offer) -> str | None:
     earlier interruptions, so it is set only where the pool's own is lower.
     """
     bound, on_demand = pool.max_price, offer.on_demand_price
-    below = bound is not None and (on_demand is None or bound < on_demand)
-    return f"{bound:.6f}" if below and offer.market is Market.SPOT else None
+    if bound is None or bound <= _LEAST_BOUND or offer.market is not Market.SPOT:
+        return None
+    return f"{bound:.6f}" if on_demand is None or bound < on_demand else None
 
 
 def _market(spec: LaunchSpec) -> dict[str, object]:

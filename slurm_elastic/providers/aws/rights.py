@@ -23,8 +23,6 @@ from slurm_elastic.providers.aws.templates import static_tags, template_data
 GRANTED = "DryRunOperation"
 _NO_MACHINE = "i-00000000000000000"
 _NAME = "slurm-elastic-doctor"
-_ENCODED = " Encoded authorization failure message:"
-"""After this word comes a kilobyte for ``aws sts decode-authorization-message``."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -107,7 +105,7 @@ def _what(attempt: Attempt) -> str:
 
 
 def _refused(attempt: Attempt, error: ProviderError) -> Finding:
-    found = f"refused: {error.code}: {error.message.split(_ENCODED)[0]}"
+    found = f"refused: {error.code}: {error.message}"
     allow = f"allow ec2:{attempt.action} to the daemon's credentials (slurm-elastic iam render aws)"
     if attempt.optional:
         advice = f"{allow}; without it {attempt.optional}"

@@ -21,8 +21,10 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base.tags import PREFIX, PRICE, NodeNames, gathered, spread, tags_of
 
-MAX_NODE_TAGS = 32
-"""EC2 allows 50 tags: 8 are ours for a start; a fleet's prices and places take another 10 at most.
+MAX_NODE_TAGS = 16
+SITE_TAGS = 16
+"""EC2 allows 50 tags: 10 are ours for a start, with the account and user of a job, and a fleet's
+prices and places take another 8 at most; the site's own launch template may have these.
 """
 PRICES = PREFIX + "prices"
 """A fleet's prices: ``TYPE@ZONE=PRICE`` for each of its offers; more in ``prices-1`` and so on."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
@@ -25,18 +25,18 @@ from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.requests import (
     METADATA,
     USER_DATA,
+    metadata_over,
     settings_of_site,
-    site_template,
     tag_list,
 )
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.aws.site_template import Data, SiteTemplate, merged_tags
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.user_data import compose
 
 log = logging.getLogger(__name__)
 
-Data = Mapping[str, Any]
 _MAX_NAME = 128
 
 
@@ -50,6 +50,7 @@ class Templates:
         cluster: Cluster,
         parts: tuple[str, ...],
         images: Images,
+        site: SiteTemplate,
     ) -> None:
         self._api = api
         self._settings = settings
@@ -58,7 +59,7 @@ class Templates:
         self._images = images
         self._lock = threading.Lock()
         self._there: set[str] = set()
-        self._site: Data | None = None
+        self._site = site
 
     def name_for(self, spec: LaunchSpec) -> str:
         """The name of the template for a launch, which is there when this returns."""
@@ -74,7 +75,7 @@ class Templates:
         """Somebody has deleted one: look anew."""
         with self._lock:
             self._there.clear()
-            self._site = None
+        self._site.forget()
 
     def _make(self, name: str, spec: LaunchSpec, data: Data) -> None:
         tags = {**static_tags(self._cluster, self._settings, spec), "Name": name}
@@ -98,18 +99,9 @@ class Templates:
         ours = template_data(settings, self._cluster, spec, self._parts)
         if self._settings.launch_template is None:
             return ours
-        if self._site is None:
-            self._site = self._read_site(self._settings.launch_template)
-        tags = [*self._site.get("TagSpecifications", ()), *ours["TagSpecifications"]]
-        return {**self._site, **ours, "TagSpecifications": tags}
-
-    def _read_site(self, which: str) -> Data:
-        named = site_template(which)
-        request: dict[str, object] = {**named, "Versions": [named.pop("Version")]}
-        del request["Version"]
-        answer = self._api.send("describe_launch_template_versions", request)
-        data: Data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
-        return data
+        site = self._site.data()
+        tags = merged_tags(site.get("TagSpecifications", ()), ours["TagSpecifications"])
+        return {**site, **ours, "MetadataOptions": metadata_over(site), "TagSpecifications": tags}
 
 
 def template_data(

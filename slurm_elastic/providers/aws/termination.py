@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.errors import named
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Ending:
         try:
             self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
         except InstanceNotFound as error:
-            missing = _named(ids, error)
+            missing = named(ids, error)
             log.info("already gone cloud=%s ids=%s", self._cloud, ",".join(missing))
             self._forget(missing)
             self._apart(ids, missing, errors)
@@ -70,7 +71,7 @@ class Ending:
             if isinstance(error, AuthError) and error.code != _OF_A_MACHINE:
                 raise
             errors.append(error)
-            refused = _named(ids, error)
+            refused = named(ids, error)
             self._forget(refused)
             self._refused.update(dict.fromkeys(refused))
             self._apart(ids, refused, errors)
@@ -89,8 +90,3 @@ class Ending:
     def _forget(self, ids: Sequence[str]) -> None:
         for instance_id in ids:
             self._refused.pop(instance_id, None)
-
-
-def _named(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
-    """The machines that an answer is about: the ones it names, or the only one."""
-    return [i for i in ids if i in error.message] or (ids if len(ids) == 1 else ())

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import CloudInit, Join, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
@@ -112,7 +111,8 @@ def wiping(directories: Sequence[str]) -> str:
     if not directories:
         return ""
     text = (_PROGRAMS / "slurm-elastic-wipe").read_text(encoding="utf-8")
-    return _filled(text, {"directories": shlex.join(directories)}).rstrip("\n")
+    guard = _code(Path(scratch.__file__).read_text(encoding="utf-8"))
+    return _filled(text, {"directories": json.dumps(directories), "guard": guard}).rstrip("\n")
 
 
 def fill(text: str, path: str, values: Mapping[str, str]) -> str:

@@ -8,13 +8,13 @@ call for another one (IdempotentParameterMismatch): nothing random, no time.
 from __future__ import annotations
 
 import gzip
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic import trust
 from slurm_elastic.errors import ConfigError
 
 PROGRAM = "#!"
@@ -61,15 +61,12 @@ def read_part(path: str, what: str) -> str:
     its owner may write it.
     """
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read()
+        wrong = trust.flaw(path, trust.ours())
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{what} cannot be read: {error}") from error
-    if mode & 0o022:
-        raise ConfigError(
-            f"{what}: {path} may be written by others than its owner; chmod go-w {path}"
-        )
+    if wrong:
+        raise ConfigError(f"{what}: {wrong}")
     return text
 
 

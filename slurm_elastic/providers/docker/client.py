@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import socket
 import ssl
-import stat
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -22,6 +20,7 @@ import docker
 import requests
 from docker.tls import TLSConfig
 
+from slurm_elastic import trust
 from slurm_elastic.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.hosts import deadline, left, until
@@ -110,12 +109,13 @@ def _tls(host: DockerHost) -> TLSConfig | None:
         return None
     for path in (host.ca_file, host.cert_file, host.key_file):
         try:
-            with open(path, "rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
+            wrong = trust.flaw(path, trust.ours(), private=path == host.key_file)
+            with open(path, "rb"):
+                pass
         except OSError as error:
             raise NoCredentials(f"{path} cannot be read: {error.strerror}") from None
-        if path == host.key_file and stat.S_IMODE(mode) & 0o077:
-            raise NoCredentials(f"{path} may be read by others; chmod 600 it")
+        if wrong:
+            raise NoCredentials(wrong)
     _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
 

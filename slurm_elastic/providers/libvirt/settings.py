@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from typing import Annotated, ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Meta, Struct
 
@@ -80,6 +81,9 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
         if not _URI.fullmatch(uri):
             expected = "libvirt's, such as qemu+ssh://USER@HOST/system"
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
+        if unproven := _unproven(uri):
+            expected = f"a host that proves who it is, without {unproven}"
+            draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
     for key in ("image", "storage", "network"):
         if not _WORD.fullmatch(word := getattr(cloud, key)):
             expected = "a name, without blanks, quotes or /"
@@ -88,3 +92,13 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
         if kind.gres and cloud.domain is None:
             expected = "no gres, or a domain that has the devices"
             draft.problems.add(("clouds", i, "types", name, "gres"), ", ".join(kind.gres), expected)
+
+
+def _unproven(uri: str) -> str:
+    """The parameter that has libvirt take any host for this one (libvirt's URI reference)."""
+    pairs = parse_qsl(urlsplit(uri).query.replace(";", "&"), keep_blank_values=True)
+    for name, value in pairs:
+        trusts = name == "no_verify" and value != "0"
+        if trusts or (name == "known_hosts_verify" and value != "normal"):
+            return f"{name}={value}"
+    return ""

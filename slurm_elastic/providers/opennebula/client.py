@@ -12,12 +12,12 @@ import http.client
 import os
 import socket
 import ssl
-import stat
 import xmlrpc.client
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic import trust
 from slurm_elastic.bounded import ANSWER, Budget
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
@@ -138,8 +138,10 @@ def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
     named = settings.auth or env.get("ONE_AUTH")
     path = Path(named) if named else Path.home() / ".one" / "one_auth"
     try:
+        wrong = trust.flaw(path, trust.ours(), private=True)
+        if wrong:
+            raise NoCredentials(wrong)
         with path.open(encoding="utf-8") as file:
-            _require_private(path, os.fstat(file.fileno()))
             lines: Iterable[str] = file.read(4096).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -149,12 +151,6 @@ def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
     if not (user and colon and secret):
         raise NoCredentials(f"{path} has no line of the form user:password")
     return line
-
-
-def _require_private(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-        mode = stat.S_IMODE(found.st_mode)
-        raise NoCredentials(f"{path} may be read by others (mode {mode:04o}); chmod 600 it")
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:

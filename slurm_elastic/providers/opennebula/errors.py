@@ -18,6 +18,7 @@ from xml.parsers.expat import ExpatError
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -87,6 +88,9 @@ def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
     if code == NO_EXISTS and "virtual machine [" in message:
         return InstanceNotFound, NAMES[code]
     right = _NO_RIGHT.search(message)
+    if right and right[1] in ("USE", "CREATE"):
+        # A template, image or network of others: another offer may do without it.
+        return DeniedError, NAMES[AUTHORIZATION]
     if right and right[1] != "MANAGE":
         # A machine of ours that we may not manage is a locked one, and the account is all right.
         return AuthError, NAMES[AUTHORIZATION]

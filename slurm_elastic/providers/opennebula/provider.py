@@ -21,6 +21,7 @@ from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     ProviderError,
     QuotaError,
     TransientError,
@@ -195,9 +196,10 @@ class OpenNebulaProvider:
     def _template_or_none(self, kind: OneTemplate) -> Mapping[str, Any] | None:
         try:
             return self._template(kind)
-        except (AuthError, TransientError):
-            raise
         except ProviderError as error:
+            of_all = isinstance(error, AuthError | TransientError)
+            if of_all and not isinstance(error, DeniedError):
+                raise
             log.warning(
                 "not offered cloud=%s template=%d error=%s", self.name, kind.template, error
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from openstack.config import OpenStackConfig
 from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
+from slurm_elastic import trust
 from slurm_elastic.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -264,16 +264,16 @@ def _require_private(path: str) -> None:
     """A file with a secret must be its owner's alone."""
     try:
         with open(path, encoding="utf-8") as file:
-            found, words = os.fstat(file.fileno()), yaml.safe_load(file)
+            words = yaml.safe_load(file)
+        wrong = trust.flaw(path, trust.ours(), private=_has_secret(words))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise NoCredentials(f"{path} cannot be read: {why}") from None
     except yaml.YAMLError:
         # The parser's words would show a line of it.
         raise NoCredentials(f"{path} is not YAML") from None
-    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and _has_secret(words):
-        mode = stat.S_IMODE(found.st_mode)
-        raise NoCredentials(f"{path} may be read by others (mode {mode:04o}); chmod 600 it")
+    if wrong:
+        raise NoCredentials(wrong)
 
 
 def _has_secret(words: object) -> bool:

@@ -18,6 +18,7 @@ from openstack.exceptions import ConfigException
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -128,6 +129,8 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
         return CapacityError, "NoRoom"
     if status == 403 and _OF_THE_ORDER.search(message):
         return ProviderError, "Forbidden"
+    if status == 403 and (method, path) == ("POST", "/servers"):
+        return DeniedError, "Forbidden"  # by a policy, of which another flavor may be free
     if status in (401, 403, 407):
         return AuthError, {401: "Unauthorized", 403: "Forbidden"}.get(status, f"HTTP{status}")
     if status == 404 and path.startswith("/servers/"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from sushy import connector, exceptions
 from sushy.resources.system.system import System
 
+from slurm_elastic import trust
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.providers.base.statuses import of_status
 from slurm_elastic.providers.redfish.settings import RedfishCloud
@@ -23,15 +23,16 @@ def redfish_of(settings: RedfishCloud) -> Redfish:
     """ConfigError where the file of credentials cannot be used; no word of it is in that."""
     at = f"cloud {settings.name!r}: credentials: {settings.credentials}"
     try:
-        with Path(settings.credentials or "").open(encoding="utf-8") as file:
-            mode, login = os.fstat(file.fileno()).st_mode, json.load(file)
-            words = str(login["username"]), str(login["password"])
+        path = Path(settings.credentials or "")
+        wrong = trust.flaw(path, trust.ours(), private=True)
+        login = json.loads(path.read_text(encoding="utf-8"))
+        words = str(login["username"]), str(login["password"])
     except OSError as error:
         raise ConfigError(f"{at} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
         raise ConfigError(f"{at}: found no JSON object with username and password") from None
-    if mode & 0o077:
-        raise ConfigError(f"{at} may be read by others; chmod 600 it")
+    if wrong:
+        raise ConfigError(f"cloud {settings.name!r}: credentials: {wrong}")
     return Redfish(settings, *words)
 
 

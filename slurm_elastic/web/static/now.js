@@ -142,11 +142,17 @@ const jobs = (machine) => machine.jobs.length
   ? `${machine.jobs.slice(0, 3).map((job) => `job ${job.id}${job.user ? ` of ${job.user}` : ""}`).join(", ")}`
     + `${machine.jobs.length > 3 ? ` and ${machine.jobs.length - 3} more` : ""}; ` : "";
 
+function noMachine(pools) {
+  const kept = pools.reduce((sum, pool) => sum + pool.stopped, 0);
+  if (!kept) return "No machine is paid.";
+  return `No machine runs; ${kept === 1 ? "1 stopped machine is" : `${kept} stopped machines are`} paid for.`;
+}
+
 function machines(status, again) {
   const all = status.instances;
   if (!all.length) {
     return h("section", {}, h("h2", {}, "Machines"),
-      h("p", { class: "quiet" }, status.ledger_error ? "Not known: the ledger cannot be read." : "No machine is paid."));
+      h("p", { class: "quiet" }, status.ledger_error ? "Not known: the ledger cannot be read." : noMachine(status.pools)));
   }
   const words = seen.words.toLowerCase();
   const wanted = words ? all.filter((one) => text(one).includes(words)) : all;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -26,9 +27,12 @@ def metadata() -> Iterator[str]:
         yield url
 
 
-def boot(facts: dict[str, str], metadata: str, place: Path, patience: float = 60) -> int:
+def boot(
+    facts: dict[str, str], metadata: str, place: Path, patience: float = 60, ipv4: str = ""
+) -> int:
     """Run the program as the machine does, but for where it asks and writes, and how it ends."""
-    text = program(facts, USER_DATA).replace(boothook.IMDS, metadata)
+    text = program(facts, USER_DATA).replace(boothook.IMDS[-1], metadata)
+    text = text.replace(boothook.IMDS[0], ipv4 or metadata)
     text = text.replace(boothook.PLACE, str(place))
     text = text.replace("PATIENCE = 900.0", f"PATIENCE = {patience}")
     text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
@@ -53,6 +57,15 @@ def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_pa
     }
     boot({"cluster": "site"}, metadata, tmp_path)
     assert (tmp_path / "node").read_text() == "a7\n"
+
+
+def test_in_a_subnet_without_ipv4_it_asks_by_ipv6(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = {"ami-launch-index": "1"}
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        silent = f"http://127.0.0.1:{nobody.getsockname()[1]}/latest/"
+        assert boot({"nodes": "a[1-2]"}, metadata, tmp_path, ipv4=silent) == 0
+    assert (tmp_path / "node").read_text() == "a2\n"
 
 
 FLEET = {

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from botocore.config import Config
 from emulated import running_ec2
+from needs import ROOT
 from providers.aws.bed import AwsBed
 
-from slurm_elastic.errors import TransientError
+from slurm_elastic import trust
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.model import Location, Market
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -60,3 +67,61 @@ def test_an_answer_whose_pages_never_end_is_none(bed: AwsBed) -> None:
     api.send = lambda *_: {"Reservations": [], "NextToken": "more"}  # type: ignore[method-assign, assignment]
     with pytest.raises(TransientError, match="no end after 1000 pages"):
         list(api.pages("describe_instances", "Reservations", {}))
+
+
+@ROOT
+@pytest.mark.parametrize("name", ["AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"])
+def test_credentials_that_another_could_have_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A profile may name a program to be run."""
+    monkeypatch.setattr(trust, "_slurm_user", set())
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    file = tmp_path / "aws"
+    file.write_text("[default]\n")
+    monkeypatch.setenv(name, str(file))
+    settings = AwsCloud(
+        name="aws", location=Location.PUBLIC, region="us-east-1", image="ami-12345678",
+        types={"c5.large": InstanceType(cpus=2, memory=4096, price=0.085)},
+    )  # fmt: skip
+    open_client(settings, Config())
+    os.chown(file, 65534, 65534)
+    with pytest.raises(AuthError, match="aws belongs to nobody, not to root"):
+        open_client(settings, Config())
+
+
+RECORD = {
+    "InstanceId": "i-1",
+    "InstanceType": "p5.48xlarge",
+    "LaunchTime": datetime(2026, 11, 20, tzinfo=UTC),
+    "State": {"Name": "running"},
+    "PrivateIpAddress": "10.0.0.7",
+    "Ipv6Address": "2001:db8::7",
+}
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "market"),
+    [
+        (None, Market.ON_DEMAND),
+        ("spot", Market.SPOT),
+        ("capacity-block", Market.RESERVED),
+        ("interruptible-capacity-reservation", Market.RESERVED),
+        ("scheduled", Market.RESERVED),
+        ("a-market-of-tomorrow", Market.RESERVED),
+    ],
+)
+def test_a_machines_market_is_what_ec2_says(
+    bed: AwsBed, lifecycle: str | None, market: Market
+) -> None:
+    """None that is not known is taken for on demand."""
+    record = RECORD if lifecycle is None else {**RECORD, "InstanceLifecycle": lifecycle}
+    (found,) = convert.instances([record], bed.settings())
+    assert found.market is market
+
+
+def test_a_machine_without_ipv4_has_its_address_of_ipv6(bed: AwsBed) -> None:
+    lacks = {key: value for key, value in RECORD.items() if key != "PrivateIpAddress"}
+    both, only = convert.instances([RECORD, lacks], bed.settings())
+    assert (both.address, only.address) == ("10.0.0.7", "2001:db8::7")
+    assert "Ipv6Address" in convert.READ, "the client knows no other"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import botocore.exceptions as bc
+import botocore.session
 import pytest
-from botocore.parsers import ResponseParserError
+from botocore.parsers import ResponseParserError, create_parser
 
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
@@ -17,13 +19,15 @@ from slurm_elastic.errors import (
 from slurm_elastic.providers.aws.errors import translated
 
 
-def answered(code: str, status: int = 400, message: str = "because") -> bc.ClientError:
+def answered(
+    code: str, status: int = 400, message: str = "because", operation: str = "RunInstances"
+) -> bc.ClientError:
     return bc.ClientError(
         {
             "Error": {"Code": code, "Message": message},
             "ResponseMetadata": {"HTTPStatusCode": status},
         },
-        "RunInstances",
+        operation,
     )
 
 
@@ -42,7 +46,7 @@ KARPENTER = {
     "AccessDenied": AuthError,
     "AccessDeniedException": AuthError,
     "AuthFailure": AuthError,
-    "UnauthorizedOperation": AuthError,
+    "UnauthorizedOperation": DeniedError,
     "InternalError": TransientError,
     "RequestLimitExceeded": TransientError,
     "InvalidAMIID.Malformed": ProviderError,
@@ -66,7 +70,7 @@ PARALLELCLUSTER = {
     "MaxSpotInstanceCountExceeded": QuotaError,
     "VcpuLimitExceeded": QuotaError,
     "VolumeLimitExceeded": QuotaError,
-    "UnauthorizedOperation": AuthError,
+    "UnauthorizedOperation": DeniedError,
     "RequestLimitExceeded": TransientError,
 }
 OTHERS = {
@@ -95,7 +99,8 @@ def test_answers(code: str, status: int, kind: type[ProviderError]) -> None:
     with pytest.raises(ProviderError) as caught, translated("aws"):
         raise answered(code, status)
     assert type(caught.value) is kind
-    assert (caught.value.cloud, caught.value.code, caught.value.message) == ("aws", code, "because")
+    said = "no right to ec2:RunInstances: because" if kind is DeniedError else "because"
+    assert (caught.value.cloud, caught.value.code, caught.value.message) == ("aws", code, said)
     assert isinstance(caught.value.__cause__, bc.ClientError)
 
 
@@ -136,3 +141,57 @@ def test_what_is_unknown_stays_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, translated("aws"):
         raise error
     assert caught.value is error
+
+
+EXPLAINED = (
+    "You are not authorized to perform this operation. User: arn:aws:sts::123456789012:assumed-role/"
+    "head/i-0123456789abcdef0 is not authorized to perform: {right} on resource: arn:aws:ec2:"
+    "us-east-1:123456789012:{kind}/* with an explicit deny in a service control policy. "
+    "Encoded authorization failure message: " + "eSXw4Wo0hG4JJKC-oLLZXFB0cWm" * 40
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "right", "kind", "error", "of_market"),
+    [
+        ("RunInstances", "ec2:RunInstances", "instance", DeniedError, False),
+        ("RunInstances", "ec2:RunInstances", "spot-instances-request", DeniedError, True),
+        ("RunInstances", "iam:PassRole", "role", DeniedError, False),
+        ("CreateFleet", "ec2:CreateFleet", "fleet", DeniedError, False),
+        ("DescribeInstances", "ec2:DescribeInstances", "instance", AuthError, False),
+        ("CreateLaunchTemplate", "ec2:CreateTags", "launch-template", AuthError, False),
+    ],
+)
+def test_a_missing_right_is_named_and_of_a_launch_it_is_the_offers(
+    operation: str, right: str, kind: str, error: type[AuthError], of_market: bool
+) -> None:
+    text = EXPLAINED.format(right=right, kind=kind)
+    with pytest.raises(AuthError) as caught, translated("aws"):
+        raise answered("UnauthorizedOperation", 403, text, operation)
+    found = caught.value
+    assert type(found) is error
+    assert found.message.startswith(f"no right to {right}: You are not authorized")
+    assert found.message.endswith("service control policy."), "nothing of the encoded message"
+    assert getattr(found, "of_market", False) is of_market
+
+
+def test_an_answer_that_cannot_be_read_is_not_told() -> None:
+    """Botocore has all of it in its error: that of a launch template has its user data."""
+    data = "IyEvYmluL3NoCg" * 500
+    body = f"<DescribeLaunchTemplateVersionsResponse><userData>{data}</userData><item>" * 100
+    session = botocore.session.get_session()
+    model = session.get_service_model("ec2").operation_model("DescribeLaunchTemplateVersions")
+    answer = {"body": body.encode(), "headers": {}, "status_code": 200}
+    with pytest.raises(TransientError) as caught, translated("aws"):
+        create_parser("ec2").parse(answer, model.output_shape)
+    assert caught.value.code == "ResponseParserError"
+    assert "Unable to parse response" in caught.value.message
+    assert len(str(caught.value)) < 200
+    assert "userData" not in str(caught.value)
+
+
+def test_user_data_that_ec2_repeats_is_left_out() -> None:
+    data = "H4sIAAAAAAAA/3NIzcnJVyjPL8pJAQBWsRdKCwAAAA" * 8
+    with pytest.raises(ProviderError) as caught, translated("aws"):
+        raise answered("InvalidUserData.Malformed", 400, f"Invalid user data: {data} is bad")
+    assert caught.value.message == "Invalid user data: (left out) is bad"

@@ -7,6 +7,7 @@ import gzip
 import random
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -18,7 +19,14 @@ from providers.aws.bed import AwsBed, FleetBed
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    DeniedError,
+    InstanceNotFound,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws import fleet, requests
@@ -26,6 +34,7 @@ from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import create_fleet
 from slurm_elastic.providers.aws.settings import Allocation
+from slurm_elastic.providers.base.tags import OWNER
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.testing.contract import (
@@ -168,11 +177,32 @@ def test_a_fleet_that_gives_nothing_is_refused_with_its_first_offers_reason(bed:
     assert bed.alive() == set()
 
 
-def test_rights_that_are_missing_are_an_auth_error(bed: AwsBed) -> None:
-    bed.control.fail(Fault(kind=FaultKind.CAPACITY, code="UnauthorizedOperation", type="m5.large"))
+def test_credentials_that_are_refused_are_an_auth_error(bed: AwsBed) -> None:
+    bed.control.fail(Fault(kind=FaultKind.CAPACITY, code="AuthFailure", type="m5.large"))
     bed.control.stock("c5.large/*/*", 0)
-    with pytest.raises(AuthError):
+    with pytest.raises(AuthError) as caught:
         opened(bed).launch(wide(bed, 2))
+    assert not isinstance(caught.value, DeniedError)
+
+
+def test_a_right_that_is_missing_for_a_type_is_that_offers_refusal(bed: AwsBed) -> None:
+    denied = Fault(kind=FaultKind.CAPACITY, code="UnauthorizedOperation", type="m5.large")
+    bed.control.fail(denied)
+    bed.control.stock("c5.large/*/*", 0)
+    provider = opened(bed)
+    with pytest.raises((CapacityError, DeniedError)):
+        provider.launch(wide(bed, 2))
+    kinds = {key.split("/")[1]: type(why) for key, why in provider.refusals("g1").items()}
+    assert kinds == {"c5.large": CapacityError, "m5.large": DeniedError}
+
+
+def test_a_fleet_that_may_not_be_made_is_denied_for_all_its_offers(bed: AwsBed) -> None:
+    code = "UnauthorizedOperation"
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
+    provider = opened(bed)
+    with pytest.raises(DeniedError, match="no right to ec2:CreateFleet"):
+        provider.launch(wide(bed, 2))
+    assert provider.refusals("g1") == {}
 
 
 def test_a_fleet_that_found_ec2_too_busy_is_repeated_under_another_token(bed: AwsBed) -> None:
@@ -277,6 +307,43 @@ def test_machines_that_are_not_listed_yet_get_their_places(bed: AwsBed) -> None:
     assert bed.alive() == {m.id for m in machines}
 
 
+def lost_at_once(provider: AwsProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 does not know the fleet's first machine for tags, and its lists lack it."""
+    real, lost = provider._api.send, set()
+
+    def send(operation: str, request: Any, machines: int = 1) -> Any:
+        if operation == "create_tags" and not lost.isdisjoint(request["Resources"]):
+            text = f"The instance ID '{min(lost)}' does not exist"
+            raise InstanceNotFound("aws", "InvalidInstanceID.NotFound", text)
+        answer = real(operation, request, machines)
+        if operation == "create_fleet":
+            lost.add(answer["Instances"][0]["InstanceIds"][0])
+        for reservation in answer.get("Reservations", ()):
+            some = reservation["Instances"]
+            reservation["Instances"] = [i for i in some if i["InstanceId"] not in lost]
+        return answer
+
+    monkeypatch.setattr(provider._api, "send", send)
+
+
+def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was taken at once; the others would end themselves for want of a node."""
+    now = time.time()
+    cluster = Cluster(name="site", uuid=UUID)
+    provider = AwsProvider(bed.settings(types=TYPES), cluster, lambda: now)
+    spec = wide(bed, 13, generation=f"g{int(now * 1000):013}-0001")
+    lost_at_once(provider, monkeypatch)
+    with pytest.raises(TransientError, match="does not know these machines of the fleet yet: i-"):
+        provider.launch(spec)
+    early = {m.node for m in provider.instances()}
+    assert len(early - {""}) == 12
+    now += fleet._FORGOTTEN + 1
+    machines = provider.launch(spec)
+    assert {m.node for m in machines} == early, "and the launch does not stay in doubt"
+
+
 def test_changed_settings_do_not_start_a_launch_twice(bed: AwsBed) -> None:
     spec = wide(bed, 3)
     first = opened(bed).launch(spec)
@@ -332,6 +399,74 @@ def test_ours_goes_over_the_sites_own_template(
         assert versions[0]["LaunchTemplateData"]["KeyName"] == "admins"
     with pytest.raises(ClientError):
         bed.client.describe_launch_template_versions(LaunchTemplateName="nobody's")
+
+
+SITE_DATA = {
+    "Placement": {"GroupName": "tight"},
+    "MetadataOptions": {
+        "HttpTokens": "optional", "HttpPutResponseHopLimit": 3, "HttpProtocolIpv6": "enabled",
+    },
+    "TagSpecifications": [
+        {"ResourceType": "instance", "Tags": [{"Key": "cost-centre", "Value": "42"}]},
+        {"ResourceType": "spot-instances-request", "Tags": [{"Key": "owner", "Value": "hpc"}]},
+    ],
+}  # fmt: skip
+MERGED = {
+    "HttpTokens": "required", "HttpEndpoint": "enabled", "InstanceMetadataTags": "enabled",
+    "HttpPutResponseHopLimit": 3, "HttpProtocolIpv6": "enabled",
+}  # fmt: skip
+
+
+def sent(provider: AwsProvider, operation: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests of that operation from now on. EC2 tells a state of metadata options besides."""
+    real, found = provider._api.send, []
+
+    def send(name: str, request: Any, machines: int = 1) -> Any:
+        answer = real(name, request, machines)
+        if name == operation:
+            found.append(request)
+        for version in answer.get("LaunchTemplateVersions", ()):
+            version["LaunchTemplateData"].setdefault("MetadataOptions", {})["State"] = "pending"
+        return answer
+
+    monkeypatch.setattr(provider._api, "send", send)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"), [(FleetBed, "create_launch_template"), (AwsBed, "run_instances")]
+)
+def test_the_sites_hop_limit_and_placement_group_are_kept_beside_ours(
+    ec2: Ec2Control, kind: type[AwsBed], operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 replaces all of a template's parameter by a request's."""
+    bed = kind(ec2)
+    bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
+    provider = opened(bed, launch_template="site")
+    requested = sent(provider, operation, monkeypatch)
+    provider.launch(wide(bed, 1) if kind is FleetBed else spec_for(bed, provider, 1))
+    data = requested[0].get("LaunchTemplateData", requested[0])
+    assert data["MetadataOptions"] == MERGED
+    assert data["Placement"]["GroupName"] == "tight"
+    if kind is FleetBed:
+        tags = {t["ResourceType"]: {x["Key"] for x in t["Tags"]} for t in data["TagSpecifications"]}
+        assert tags["instance"] == {"cost-centre"}
+        assert tags["spot-instances-request"] > {"owner", "slurm-elastic:cluster"}
+        assert len(tags) == len(data["TagSpecifications"]), "no kind of resource twice"
+
+
+def test_a_template_that_may_not_be_read_costs_no_launch(
+    ec2: Ec2Control, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = AwsBed(ec2)
+    bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
+    refused = Fault(
+        kind=FaultKind.AUTH, action="DescribeLaunchTemplateVersions", code="UnauthorizedOperation"
+    )
+    bed.control.fail(refused)
+    provider = opened(bed, launch_template="site")
+    assert len(provider.launch(spec_for(bed, provider, 1))) == 1
+    assert "no right to ec2:DescribeLaunchTemplateVersions" in caplog.text
 
 
 def test_spot_requests_of_a_fleet_carry_the_clusters_tags(bed: AwsBed) -> None:
@@ -414,7 +549,9 @@ def test_the_tags_of_the_widest_fleet_fit_into_ec2s_fifty(bed: AwsBed) -> None:
     for part in requests.chunks(nodes, bed.settings()):
         spec = replace(base, pool=pool, nodes=tuple(part), alternatives=offers)
         tags = request(bed, spec)["TagSpecifications"][0]["Tags"]  # type: ignore[index]
-        assert len(tags) + machine_tags.width(1000) <= 50
+        owners = len(OWNER)
+        ours = len(tags) + machine_tags.width(1000) + owners
+        assert ours + machine_tags.SITE_TAGS <= 50, "with those of the site's own template"
 
 
 @given(st.sets(st.text("abcdef0123456789", min_size=17, max_size=17), max_size=120), st.randoms())

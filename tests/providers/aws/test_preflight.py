@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from providers.aws.bed import AwsBed, FleetBed
 
 from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits, Market
 from slurm_elastic.protocols import Examinable
+from slurm_elastic.providers.aws import preflight
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of
 from slurm_elastic.sandbox.ec2_control import Ec2Control
@@ -68,6 +70,32 @@ def test_subnets_are_there_in_their_zones_with_room(bed: AwsBed) -> None:
     assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is Level.WRONG
 
 
+def test_a_subnet_of_ipv6_alone_lacks_no_addresses(bed: AwsBed) -> None:
+    """EC2 counts those of IPv4, of which it has none."""
+    subnet = {
+        "SubnetId": "subnet-6", "AvailabilityZone": "us-east-1a", "Ipv6Native": True,
+        "AvailableIpAddressCount": 0,
+    }  # fmt: skip
+    api = SimpleNamespace(send=lambda *_: {"Subnets": [subnet]})
+    settings = bed.settings(subnets={"us-east-1a": "subnet-6"})
+    (found,) = preflight._subnets(api, settings, [bed.pool])
+    assert (found.level, found.found) == (Level.OK, "in zone us-east-1a, of IPv6 alone")
+
+
+@pytest.mark.parametrize(("own", "level"), [(16, Level.OK), (17, Level.WRONG)])
+def test_the_sites_own_tags_must_leave_room_for_ours(bed: AwsBed, own: int, level: Level) -> None:
+    tags = [{"Key": f"site-{n}", "Value": "x"} for n in range(own)]
+    data = {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
+    bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=data)
+    found = examined(bed, launch_template="site")["launch template site"]
+    assert (found.level, f"{own} tags of its own" in found.found) == (level, True)
+    missing = examined(bed, launch_template="nobodys")["launch template nobodys"]
+    assert (missing.level, missing.advice) == (Level.WRONG, "correct clouds[].launch_template")
+    refuse(bed, "DescribeLaunchTemplateVersions")
+    unseen = examined(bed, launch_template="site")["launch template site"]
+    assert unseen.level is Level.NOTE
+
+
 def test_groups(bed: AwsBed) -> None:
     group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
     assert examined(bed, security_groups=(group,))["security groups"].level is Level.OK
@@ -117,6 +145,16 @@ class TestRights:
         finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
         assert finding.level is Level.NOTE
         assert "look again when a machine runs" in finding.advice
+
+    @pytest.mark.parametrize("markets", [(Market.SPOT,), (Market.SPOT, Market.ON_DEMAND)])
+    def test_launches_are_tried_though_nobody_tells_spot_prices(
+        self, bed: AwsBed, markets: tuple[Market, ...]
+    ) -> None:
+        refuse(bed, "DescribeSpotPriceHistory")
+        provider = bed.open(image=IMAGE)
+        found = {f.what: f for f in provider.examine([replace(bed.pool, markets=markets)])}
+        assert wrong(found) == {"right to DescribeSpotPriceHistory"}
+        assert all(f"RunInstances ({market})" in found["rights"].found for market in markets)
 
     def test_what_is_optional_is_a_note(self, bed: AwsBed) -> None:
         refuse(bed, "DescribeInstanceStatus")
@@ -229,7 +267,8 @@ class TestQuotas:
             ("c5.large", "Standard"), ("im4gn.large", "Standard"), ("inf2.xlarge", "Inf"),
             ("g4dn.xlarge", "G and VT"), ("vt1.3xlarge", "G and VT"), ("p3.2xlarge", "P"),
             ("p5.48xlarge", "P"), ("x2gd.medium", "X"), ("hpc7a.96xlarge", "HPC"),
-            ("u-6tb1.metal", "U"),
+            ("u-6tb1.metal", "High Memory"), ("u7in-24tb.224xlarge", "High Memory"),
+            ("trn1n.32xlarge", "Trn"), ("mac2.metal", "MAC"),
         ],
     )  # fmt: skip
     def test_families(self, instance_type: str, family: str) -> None:
@@ -238,6 +277,25 @@ class TestQuotas:
     def test_p5_s_spot_quota_is_not_p4_s(self) -> None:
         assert family_of("p4d.24xlarge", Market.SPOT) == "P"
         assert family_of("p5.48xlarge", Market.SPOT) == "P5"
+        assert family_of("p5en.48xlarge", Market.SPOT) == "P5"
+        assert family_of("p6-b200.48xlarge", Market.SPOT) == "P6"
+
+    @pytest.mark.parametrize(
+        ("instance_type", "code"),
+        [
+            ("p5.48xlarge", "L-C4BD4855"), ("trn1.32xlarge", "L-6B0D517C"),
+            ("hpc7a.96xlarge", "L-F7808C92"), ("u7in-24tb.224xlarge", "L-43DA4232"),
+        ],
+    )  # fmt: skip
+    def test_quotas_of_accelerated_and_large_machines_are_looked_up(
+        self, bed: AwsBed, instance_type: str, code: str
+    ) -> None:
+        of_spot = Market.SPOT if instance_type[0] in "pt" else Market.ON_DEMAND
+        provider = bed.open(types={instance_type: InstanceType(cpus=96, memory=1, price=9.0)})
+        assert isinstance(provider, Examinable)
+        pool = replace(bed.pool, instance_types=(instance_type,), markets=(of_spot,))
+        (found,) = (f for f in provider.examine([pool]) if f.what.startswith("vCPU quota"))
+        assert f"({code})" in found.found
 
 
 def test_an_image_that_a_pool_looks_for(bed: AwsBed) -> None:

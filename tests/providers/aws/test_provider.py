@@ -166,10 +166,68 @@ def test_a_local_zone_which_has_prices_of_its_own_says_nothing_of_the_regions(be
 
 def test_without_the_right_to_read_spot_prices_on_demand_is_still_offered(bed: AwsBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="DescribeSpotPriceHistory"))
-    offers = bed.open().offers(replace(bed.pool, markets=(Market.ON_DEMAND,)))
-    assert {o.reference_price for o in offers} == {None}
+    for markets in ((Market.ON_DEMAND,), (Market.SPOT, Market.ON_DEMAND)):
+        offers = bed.open().offers(replace(bed.pool, markets=markets))
+        assert {(o.market, o.reference_price) for o in offers} == {(Market.ON_DEMAND, None)}
     with pytest.raises(AuthError):
-        bed.open().offers(bed.pool)
+        bed.open().offers(replace(bed.pool, markets=(Market.SPOT,)))
+
+
+def test_while_spot_prices_cannot_be_asked_those_of_the_last_hour_hold(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One throttled call must not have on demand bought at three times the price."""
+    now = 1000.0
+    provider = aws.AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), monotonic=lambda: now)
+    before = provider.offers(bed.pool)
+    assert {o.market for o in before} == {Market.SPOT, Market.ON_DEMAND}
+    bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="DescribeSpotPriceHistory"))
+    for passed in (61, 61, 3400):
+        now += passed
+        assert provider.offers(bed.pool) == before
+    assert caplog.text.count("no spot prices") == 1
+    now += 100
+    assert {o.market for o in provider.offers(bed.pool)} == {Market.ON_DEMAND}
+    bed.heal()
+    assert len(provider.offers(bed.pool)) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("details", "fee"),
+    [
+        ("Linux/UNIX", 0.0),
+        ("Red Hat BYOL Linux", 0.0),
+        ("Red Hat Enterprise Linux", 0.026),
+        ("Red Hat Enterprise Linux with HA", 0.026),
+        ("SUSE Linux", 0.05),
+    ],
+)
+def test_spot_prices_are_those_of_what_the_image_is_sold_as(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, details: str, fee: float
+) -> None:
+    provider = bed.open()
+    real, asked = provider._api.send, []
+
+    def send(operation: str, request: dict[str, object], machines: int = 1) -> object:
+        if operation == "describe_images":
+            asked.append(request)
+            return {"Images": [{"ImageId": "ami-12345678", "PlatformDetails": details}]}
+        return real(operation, request, machines)
+
+    monkeypatch.setattr(provider._api, "send", send)
+    bed.control.price("c5.large", "us-east-1a", 0.02)
+    pool = replace(bed.pool, zones=("us-east-1a",), markets=(Market.SPOT,))
+    assert [o.price for o in provider.offers(pool)] == [pytest.approx(0.02 + fee)]
+    provider.offers(pool)
+    assert asked == [{"ImageIds": ["ami-12345678"]}], "once for many offers"
+
+
+def test_the_price_in_force_is_asked_as_ec2_promises_to_tell_it(bed: AwsBed) -> None:
+    """A price that has held for weeks is told with both times only."""
+    bed.control.price("c5.large", "us-east-1a", 0.02)
+    later = time.time() + 3600
+    provider = aws.AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), lambda: later)
+    assert (Market.SPOT, 0.02) in {(o.market, o.price) for o in provider.offers(bed.pool)}
 
 
 def test_spot_prices_are_asked_once_a_minute(bed: AwsBed) -> None:
@@ -551,7 +609,16 @@ def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "asked"), [(None, None), (0.2, None), (0.1, None), (0.05, "0.050000")]
+    ("bound", "asked"),
+    [
+        (None, None),
+        (0.2, None),
+        (0.1, None),
+        (0.05, "0.050000"),
+        (0.0011, "0.001100"),
+        (0.001, None),
+        (0.0000004, None),
+    ],  # EC2 refuses a bound of $0.001 and less
 )
 def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
     bed: AwsBed, bound: float | None, asked: str | None
@@ -645,6 +712,7 @@ def test_where_no_image_fits_the_launch_is_refused_with_the_nearest(bed: AwsBed)
 def test_an_image_is_looked_up_once_for_many_launches(bed: AwsBed) -> None:
     _own_image(bed, "kept-1")
     provider = bed.open()
+    provider.offers(bed.pool)
     before = bed.calls("DescribeImages")
     for version in ("1", "2", "3"):
         spec = spec_for(bed, provider, 1, generation=f"g-kept-{version}")

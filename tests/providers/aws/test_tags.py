@@ -20,6 +20,7 @@ from slurm_elastic.providers.aws.tags import (
     PLACE,
     PLACES,
     PRICES,
+    SITE_TAGS,
     FleetNodeNames,
     assigned,
     fleet_tags,
@@ -161,8 +162,9 @@ CLUSTER = Cluster(name="n", uuid="u")
 
 
 def test_the_tags_of_a_machine_are_no_more_than_ec2_takes() -> None:
-    """50, of which the nodes may have what the others leave."""
-    assert len(tags_of(LAUNCH, [], CLUSTER, "c")) + MAX_NODE_TAGS + 10 == 50
+    """50, of which nodes and the site's own template may have what the others leave."""
+    owned = replace(LAUNCH, owner={"account": "physics", "user": "ada"})
+    assert len(tags_of(owned, [], CLUSTER, "c")) + MAX_NODE_TAGS + SITE_TAGS + 8 == 50
 
 
 LAUNCH = LaunchSpec(

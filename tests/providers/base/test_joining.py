@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import gzip
 import os
@@ -406,7 +407,7 @@ def test_the_gate_is_part_of_the_text_where_the_site_has_one() -> None:
     assert "Epilog on cloud machines" not in plain
     text = program_of(config(head="head", check="node-check -q", wipe=("/scratch", "/my tmp")), AWS)
     assert "\ncheck=node-check -q\ncheck_timeout=60\n" in text
-    assert "for dir in /scratch '/my tmp'; do" in text
+    assert '\nDIRECTORIES = ["/scratch", "/my tmp"]\n' in text
     subprocess.run(["sh", "-n", "-c", text], check=True)
 
 
@@ -415,11 +416,17 @@ class Node:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.said = ""
         self.scratch = place / "scra tch"
         self.scratch.mkdir(mode=0o777)
         self.scratch.chmod(0o1777)
-        (place / "wipe").write_text(wiping([str(self.scratch), "/nonexistent"]))
+        self.empties(str(self.scratch), "/nonexistent")
         self.says("")
+
+    def empties(self, *directories: str) -> None:
+        program = self.place / "wipe"
+        program.write_text(wiping(directories))
+        program.chmod(0o755)
 
     def says(self, jobs: str, code: int = 0) -> None:
         squeue = self.place / "squeue"
@@ -435,12 +442,16 @@ class Node:
                 os.chown(one, uid, uid, follow_symlinks=False)
         return path
 
-    def wipe(self, uid: int, job: int = 7) -> int:
+    def wipe(self, uid: int, job: int = 7, *before: str) -> int:
         env = {
             "PATH": f"{self.place}:/usr/bin:/bin", "SLURM_JOB_UID": str(uid),
             "SLURM_JOB_ID": str(job), "SLURMD_NODENAME": "pub1",
         }  # fmt: skip
-        return subprocess.run(["sh", str(self.place / "wipe")], env=env, check=False).returncode
+        done = subprocess.run(
+            [*before, self.place / "wipe"], env=env, check=False, stderr=subprocess.PIPE, text=True
+        )
+        self.said = done.stderr
+        return done.returncode
 
 
 ALICE, BOB = 61001, 61002
@@ -481,3 +492,76 @@ def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path:
     assert not mine.exists()
     assert (node.scratch / "dir/of-bob").exists()
     assert node.wipe(0) == 0
+
+
+@needs.ROOT
+def test_a_scratch_that_is_a_link_is_emptied_where_it_leads(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    mine = [node.leave(name, ALICE) for name in ("a", "b")]
+    (tmp_path / "link").symlink_to(node.scratch)
+    node.empties(str(tmp_path / "link"))
+    assert (node.wipe(ALICE), node.said) == (0, "")
+    assert not any(path.exists() for path in mine)
+
+
+@needs.ROOT
+@pytest.mark.parametrize("place", ["/home", "/etc/ssl"])
+def test_a_scratch_that_leads_to_what_the_machine_needs_is_not_emptied(
+    tmp_path: Path, place: str
+) -> None:
+    """In a mount namespace of its own: what would be emptied there is the test's."""
+    node = Node(tmp_path)
+    mine = node.leave("a", ALICE)
+    (tmp_path / "link").symlink_to(place)
+    node.empties(str(tmp_path / "link"))
+    script = f'mount --bind "{node.scratch}" {place} && exec "$@"'
+    assert node.wipe(ALICE, 7, "unshare", "--mount", "sh", "-c", script, "sh") == 1
+    assert f"link, which is {place}, is a directory that the machine or its users need" in node.said
+    assert mine.exists()
+
+
+@needs.ROOT
+def test_a_mount_below_scratch_is_told_unless_it_is_named_itself(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    inner, left = node.scratch / "nvme", tmp_path / "left"
+    inner.mkdir()
+    script = (
+        f'mount -t tmpfs tmpfs "{inner}" && touch "{inner}/a" && chown {ALICE} "{inner}/a" && "$@"\n'
+        f'code=$?; ls "{inner}" >"{left}"; exit $code'
+    )
+    inside = ("unshare", "--mount", "sh", "-c", script, "sh")
+    assert node.wipe(ALICE, 7, *inside) == 1
+    assert f"{inner} is mounted below {node.scratch}: join.wipe does not name it" in node.said
+    assert left.read_text() == "a\n"
+    node.empties(str(node.scratch), str(inner))
+    assert (node.wipe(ALICE, 7, *inside), node.said) == (0, "")
+    assert left.read_text() == ""
+
+
+@needs.ROOT
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "virtiofs"])
+def test_a_scratch_that_other_machines_may_have_is_not_emptied(tmp_path: Path, kind: str) -> None:
+    """No network is needed: the kernel's word for the mount is what matters."""
+    node = Node(tmp_path)
+    mine = node.leave("a", ALICE)
+    told = f"{tmp_path}/mounts"
+    script = (
+        f'sed "s/ - [^ ]* / - {kind} /" /proc/$$/mountinfo >"{told}" && '
+        f'mount --bind "{told}" /proc/$$/mountinfo && exec "$@"'
+    )
+    assert node.wipe(ALICE, 7, "unshare", "--mount", "sh", "-c", script, "sh") == 1
+    assert f"{node.scratch} is on {kind}, which other machines may have, too" in node.said
+    assert mine.exists()
+
+
+@needs.ROOT
+def test_a_scratch_that_is_a_file_is_told(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (tmp_path / "file").write_text("")
+    node.empties(str(tmp_path / "file"))
+    assert node.wipe(ALICE) == 1
+    assert "file: Not a directory" in node.said
+
+
+def test_the_program_runs_on_machines_whose_python_is_an_old_one() -> None:
+    ast.parse(wiping(["/scratch"]), feature_version=(3, 6))

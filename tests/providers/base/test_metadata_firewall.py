@@ -5,12 +5,11 @@ service at its address.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from needs import ROOT
+from needs import ROOT, missing
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
@@ -19,19 +18,26 @@ from slurm_elastic.model import Location
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import program_of
 
+ADDRESSES = ("169.254.169.254", "fd00:ec2::254", "fe80::a9fe:a9fe%lo")
+"""EC2's and OpenStack's, by either protocol."""
 SERVICE = """\
-import http.server, sys
+import http.server, socket, sys, threading
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(b"role")
     def log_message(self, *args): pass
-server = http.server.HTTPServer(("169.254.169.254", 80), Answer)
+class Six(http.server.HTTPServer):
+    address_family = socket.AF_INET6
+for at in sys.argv[1:]:
+    kind = Six if ":" in at else http.server.HTTPServer
+    server = kind(socket.getaddrinfo(at, 80)[0][4], Answer)
+    threading.Thread(target=server.serve_forever).start()
 print("ready", flush=True)
-server.serve_forever()
 """
 CLIENT = """\
 import socket, sys
-with socket.create_connection(("169.254.169.254", 80), 20, ("10.9.9.9", 0)) as c:
+ours = None if ":" in sys.argv[1] else ("10.9.9.9", 0)
+with socket.create_connection((sys.argv[1], 80), 20, ours) as c:
     c.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n"); print(c.makefile().read().splitlines()[-1])
 """
 BED = """\
@@ -39,13 +45,17 @@ set -e
 ip link set lo up
 ip addr add 169.254.169.254/32 dev lo
 ip addr add 10.9.9.9/32 dev lo
-python3 -c "$SERVICE" > "$DIR/ready" & service=$!
+ip addr add fd00:ec2::254/128 dev lo nodad
+ip addr add fe80::a9fe:a9fe/64 dev lo nodad
+python3 -c "$SERVICE" $ADDRESSES > "$DIR/ready" & service=$!
 trap "kill $service" EXIT
 until [ -s "$DIR/ready" ]; do sleep 0.05; done
 sh "$DIR/firewall"
 sh "$DIR/firewall"
-echo root $(python3 -c "$CLIENT" 2>&1 | tail -1)
-echo job $(setpriv --reuid=65534 --regid=65534 --clear-groups python3 -c "$CLIENT" 2>&1 | tail -1)
+for at in $ADDRESSES; do
+  echo root $at $(python3 -c "$CLIENT" $at 2>&1 | tail -1)
+  echo job $at $(setpriv --reuid=65534 --regid=65534 --clear-groups python3 -c "$CLIENT" $at 2>&1 | tail -1)
+done
 """
 
 
@@ -64,7 +74,7 @@ def firewall(**join: object) -> str:
     return text[begin : text.index("hostnamectl", begin)]
 
 
-def answers(tmp_path: Path, lines: str, without: str) -> dict[str, str]:
+def answers(tmp_path: Path, lines: str, without: str) -> dict[tuple[str, str], str]:
     """The answers to root and another user; ``without`` is a tool that the machine lacks."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -73,13 +83,15 @@ def answers(tmp_path: Path, lines: str, without: str) -> dict[str, str]:
             if tool.name != without and not (tools / tool.name).exists():
                 (tools / tool.name).symlink_to(tool)
     (tmp_path / "firewall").write_text(lines)
-    env = {"PATH": str(tools), "SERVICE": SERVICE, "CLIENT": CLIENT, "DIR": str(tmp_path)}
+    env = {"PATH": str(tools), "SERVICE": SERVICE, "CLIENT": CLIENT, "DIR": str(tmp_path),
+           "ADDRESSES": " ".join(ADDRESSES)}  # fmt: skip
     done = subprocess.run(
         ["unshare", "-n", "sh", "-c", BED], env=env, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    told = (line.split(" ", 2) for line in done.stdout.splitlines())
+    return {(who, at): said for who, at, said in told}
 
 
 def has_namespaces() -> bool:
@@ -94,15 +106,33 @@ NAMESPACE = pytest.mark.skipif(not has_namespaces(), reason="no network namespac
 @NAMESPACE
 @pytest.mark.parametrize(("tool", "other"), [("nft", "iptables"), ("iptables", "nft")])
 def test_only_root_reads_the_metadata_service(tmp_path: Path, tool: str, other: str) -> None:
-    if shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin") is None:
-        pytest.skip(f"{tool} is not installed")
+    if reason := missing(tool):
+        pytest.skip(reason)
     found = answers(tmp_path, firewall(), without=other)
-    assert found["root"] == "role"
-    assert "ConnectionRefusedError" in found["job"]
+    for at in ADDRESSES:
+        assert found["root", at] == "role"
+        assert "ConnectionRefusedError" in found["job", at]
 
 
 @ROOT
 @NAMESPACE
 def test_a_site_may_leave_it_open(tmp_path: Path) -> None:
     found = answers(tmp_path, firewall(metadata_for_jobs=True), without="")
-    assert found == {"root": "role", "job": "role"}
+    assert found == {(who, at): "role" for who in ("root", "job") for at in ADDRESSES}
+
+
+def test_nor_do_containers_with_a_network_of_their_own(tmp_path: Path) -> None:
+    """Their packets are forwarded; what the tools are told, by stand-ins for them."""
+    for tool in ("iptables", "ip6tables"):
+        (tmp_path / tool).write_text(
+            f'#!/bin/sh\n[ "$3" = -I ] && echo {tool} "$@" >>{tmp_path}/told\n'
+        )
+        (tmp_path / tool).chmod(0o755)
+    (tmp_path / "tee").symlink_to("/usr/bin/tee")
+    env = {"PATH": str(tmp_path)}
+    subprocess.run(["/bin/sh", "-c", firewall()], env=env, check=True, timeout=60)
+    told = (tmp_path / "told").read_text()
+    for tool, at in zip(("iptables", "ip6tables", "ip6tables"), ADDRESSES, strict=True):
+        assert f"{tool} -w 10 -I FORWARD -p tcp -d {at.partition('%')[0]} -j REJECT" in told
+    forward = firewall().partition("chain forward")[2].partition("END")[0]
+    assert all(at.partition("%")[0] in forward for at in ADDRESSES)

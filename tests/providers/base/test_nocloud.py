@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from needs import not_installed
 
 from slurm_elastic.providers.base.user_data import multipart
 
-pycdlib = pytest.importorskip("pycdlib")
+pycdlib = pytest.importorskip("pycdlib", reason=not_installed("pycdlib"))
 
 PARTS = ("#!/bin/sh\necho one\n", "#cloud-config\na: b\n")
 

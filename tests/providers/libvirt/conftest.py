@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from libvirt_hosts import QEMU, Daemon, running_libvirtd, running_proxy
+from needs import missing
 
 from .bed import LibvirtBed
 
@@ -31,7 +32,7 @@ def bed(daemon: Daemon, tmp_path: Path) -> Iterator[LibvirtBed]:
 def qemu(daemon: Daemon, tmp_path: Path) -> Iterator[LibvirtBed]:
     """A host with qemu's emulation."""
     if QEMU is None:
-        pytest.skip("qemu is not installed")
+        pytest.skip(missing("qemu-system-x86_64"))
     daemon.renew()
     with running_proxy(tmp_path / "libvirt-sock", daemon.socket) as proxy:
         made = LibvirtBed(daemon, proxy, "qemu", tmp_path)

@@ -332,6 +332,37 @@ def test_settings_that_make_no_sense_are_told_at_once(tmp_path: Path) -> None:
         configfile.load(file)
 
 
+@pytest.mark.parametrize(
+    ("uri", "word"),
+    [
+        ("qemu+tls://kvm1/system?no_verify=1", "no_verify=1"),
+        ("qemu+ssh://slurm@kvm1/system?keyfile=/k&no%5Fverify=1", "no_verify=1"),
+        ("qemu+libssh2://slurm@kvm1/system?known_hosts_verify=auto", "known_hosts_verify=auto"),
+        ("qemu+libssh://slurm@kvm1/system?x=1;known_hosts_verify=ignore", "known_hosts_verify=ignore"),
+        ("qemu+tls://kvm1/system?no_verify=0", ""),
+        ("qemu+libssh2://slurm@kvm1/system?known_hosts_verify=normal", ""),
+    ],
+)  # fmt: skip
+def test_a_host_has_to_prove_who_it_is(uri: str, word: str) -> None:
+    text = textwrap.dedent(f"""\
+        cluster: {{name: alps}}
+        clouds:
+          - name: lab
+            provider: libvirt
+            location: on-premises
+            hosts: {{a: {{uri: "{uri}"}}}}
+            image: a
+            types: {{small: {{cpus: 4, memory: 8G}}}}
+        pools:
+          - {{name: vm, cloud: lab, nodes: vm1, cpus: 4, memory: 8G, instance_types: [small]}}
+        """)
+    if not word:
+        configfile.parse(text, "site.yaml")
+        return
+    with pytest.raises(ConfigError, match=f"expected a host that proves who it is, without {word}"):
+        configfile.parse(text, "site.yaml")
+
+
 def test_without_bindings_one_sentence_says_what_to_install() -> None:
     program = """
         import sys

@@ -12,7 +12,7 @@ from emulated import running_one
 from msgspec.structs import replace
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
-from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.errors import DeniedError, ProviderError
 from slurm_elastic.model import ImageChoice, Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
@@ -175,7 +175,7 @@ def test_a_refused_launch_looks_anew(bed: OneBed) -> None:
 
 def test_an_image_that_the_account_may_not_use(bed: OneBed) -> None:
     stocked(bed, Image(id=7, name="node", everybody=False))
-    with pytest.raises(AuthError, match=r"USE IMAGE \[7\]"):
+    with pytest.raises(DeniedError, match=r"USE IMAGE \[7\]"):
         launched(bed, ImageChoice(id="7"))
 
 

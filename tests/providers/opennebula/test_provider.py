@@ -17,13 +17,14 @@ import pytest
 from emulated import running_one
 from msgspec.structs import replace
 from patience import awake, eventually, patience, stretched
-from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed
+from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed, world
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    DeniedError,
     ProviderError,
     QuotaError,
     TransientError,
@@ -505,6 +506,24 @@ class TestMachines:
         spec = LaunchSpec(generation="g", pool=bed.pool, nodes=("op1",), offer=offer)
         with pytest.raises(ProviderError, match="4242"):
             provider.launch(spec)
+
+
+def test_a_template_of_others_is_its_own_offers_refusal(bed: OneBed) -> None:
+    """The account is all right: other types are offered and started."""
+    mine, theirs = world().templates
+    bed.control.reset(replace(world(), templates=[mine, replace(theirs, everybody=False)]))
+    types = {
+        "small": OneTemplate(cpus=2, memory=4096, template=0),
+        "theirs": OneTemplate(cpus=2, memory=4096, template=1),
+    }
+    provider = bed.open(types=types)
+    pool = replace(bed.pool, instance_types=("small", "theirs"))
+    (offer,) = provider.offers(pool)
+    assert offer.instance_type == "small"
+    denied = replace(offer, instance_type="theirs")
+    spec = LaunchSpec(generation="g", pool=pool, nodes=("op1",), offer=denied)
+    with pytest.raises(DeniedError, match=r"USE TEMPLATE \[1\]"):
+        provider.launch(spec)
 
 
 def test_two_clouds_of_one_account_leave_each_others_machines_alone(

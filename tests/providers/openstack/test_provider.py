@@ -19,6 +19,7 @@ from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    DeniedError,
     ProviderError,
     QuotaError,
     TransientError,
@@ -555,6 +556,7 @@ class TestUserData:
         ),
         (403, "Maximum number of ports exceeded", "POST", "/servers", QuotaError, "project-quota"),
         (403, "Policy doesn't allow it", "GET", "/servers", AuthError, "Forbidden"),
+        (403, "Policy doesn't allow it", "POST", "/servers", DeniedError, "Forbidden"),
         (
             400,
             "No more IP addresses available on network",

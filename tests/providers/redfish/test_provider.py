@@ -4,6 +4,7 @@ to switch off.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from needs import ROOT
 from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
+from slurm_elastic import trust
 from slurm_elastic.config import configfile
 from slurm_elastic.errors import CapacityError, ConfigError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Level
@@ -321,7 +324,7 @@ def test_credentials_that_cannot_be_read_are_a_mistake() -> None:
         (b'{"username": "elastic", "password": "geh\xe4im"}', 0o600, "found no JSON object"),
         (b'{"username": "elastic", "passwort": "geheim"}', 0o600, "found no JSON object"),
         (b'["geheim"]', 0o600, "found no JSON object"),
-        (b'{"username": "elastic", "password": "geheim"}', 0o640, "may be read by others; chmod 600"),
+        (b'{"username": "elastic", "password": "geheim"}', 0o640, r"may be read by others \(mode 0640\); chmod 600"),
     ],
 )  # fmt: skip
 def test_no_word_of_a_file_of_credentials_is_told(
@@ -333,6 +336,22 @@ def test_no_word_of_a_file_of_credentials_is_told(
     with pytest.raises(ConfigError, match=told) as raised:
         redfish_of(rack(tmp_path, hosts={"h1": "https://b/1"}, credentials=str(file)))
     assert "geh" not in "".join(traceback.format_exception(raised.value))
+
+
+@ROOT
+def test_credentials_of_another_user_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "_slurm_user", set())
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    file = tmp_path / "bmc.json"
+    file.write_text('{"username": "elastic", "password": "secret"}')
+    file.chmod(0o600)
+    settings = rack(tmp_path, hosts={"h1": "https://b/1"}, credentials=str(file))
+    redfish_of(settings)
+    os.chown(file, 65534, 65534)
+    with pytest.raises(ConfigError, match=r"bmc\.json belongs to nobody, not to root"):
+        redfish_of(settings)
 
 
 def test_it_is_small() -> None:

@@ -4,13 +4,13 @@ restored is in the step's group again, and goes with it.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import missing
 
 from .criu_world import CriuWorld, gone, needed, started
 from .engine import Engine
@@ -60,8 +60,8 @@ def world(request: pytest.FixtureRequest, docker_engine: Engine, trixie: str) ->
     hierarchies = Path("/proc/self/cgroup").read_text()
     if "freezer:" not in hierarchies or "0::" not in hierarchies:
         pytest.skip("this host has not both hierarchies of control groups, v1 and v2")
-    if kind is WorldV2 and shutil.which("cc") is None:
-        pytest.skip("no C compiler: slurmd is to see cgroup v2 alone")
+    if kind is WorldV2 and (reason := missing("gcc")):
+        pytest.skip(reason)
     proctrack = "ProctrackType=proctrack/cgroup\n"
     with kind(docker_engine, trixie, nodes=2, conf=proctrack) as running:
         needed(running)

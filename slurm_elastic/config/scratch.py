@@ -1,0 +1,34 @@
+"""The guard of ``join.wipe``: which directories root never empties of a user's files.
+
+The configuration is judged by it, and on each machine the place where a directory really is: this
+text is part of programs/slurm-elastic-wipe. So: the standard library alone, any Python from 3.6 on.
+"""
+
+import posixpath
+
+NEVER = (
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "root", "run",
+    "sbin", "sys", "usr", "var/backups", "var/cache", "var/lib", "var/lock", "var/log", "var/mail",
+    "var/run", "var/spool",
+)  # fmt: skip
+"""With all that is below them."""
+NOT_ITSELF = ("", "opt", "srv", "var")
+EXCEPT = ("dev/shm",)
+
+
+def never_wiped(path: str) -> str:
+    """The reason why root does not empty this directory; empty for what may be scratch. Pure."""
+    if not path.startswith("/") or not path.isprintable() or ".." in path.split("/"):
+        return "no whole path of a directory"
+    if any(sign in path for sign in "*?["):
+        return "a pattern, and no directory"
+    name = posixpath.normpath(path).strip("/")
+    if _is_at(name, EXCEPT):
+        return ""
+    if name in NOT_ITSELF or _is_at(name, NEVER):
+        return "a directory that the machine or its users need"
+    return ""
+
+
+def _is_at(name: str, places: "tuple[str, ...]") -> bool:
+    return any(name == place or name.startswith(place + "/") for place in places)

@@ -1,0 +1,112 @@
+"""The site's own launch template, as far as it and ours meet: what a request has of a parameter
+replaces all of the template's ("RunInstances", LaunchTemplate), and tags add up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.model import Finding, Level
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.requests import site_template
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.aws.tags import SITE_TAGS
+
+log = logging.getLogger(__name__)
+
+Data = Mapping[str, Any]
+
+
+class SiteTemplate:
+    """The default version of the template that the settings name; read once. Thread-safe."""
+
+    def __init__(self, api: Api, settings: AwsCloud) -> None:
+        self._api = api
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._data: Data | None = None
+
+    def data(self) -> Data:
+        """Its content, empty where the site has none; ProviderError where it cannot be read."""
+        with self._lock:
+            if self._data is None:
+                self._data = self._read(self._settings.launch_template)
+            return self._data
+
+    def forget(self) -> None:
+        """Read it anew."""
+        with self._lock:
+            self._data = None
+
+    def if_readable(self) -> Data:
+        """Its content; empty where it cannot be read: a launch goes without."""
+        try:
+            return self.data()
+        except ProviderError as error:
+            log.warning("launch template's metadata options and placement are not kept "
+                        "cloud=%s error=%s", self._settings.name, error)  # fmt: skip
+            return {}
+
+    def _read(self, which: str | None) -> Data:
+        if which is None:
+            return {}
+        named = site_template(which)
+        request: dict[str, object] = {**named, "Versions": [named["Version"]]}
+        del request["Version"]
+        answer = self._api.send("describe_launch_template_versions", request)
+        data: Data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+        return data
+
+
+def merged_tags(site: Sequence[Data], ours: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """Both, each kind of resource once; ours win."""
+    found: dict[str, dict[str, str]] = {}
+    for one in (*site, *ours):
+        tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags", ())}
+        found.setdefault(one["ResourceType"], {}).update(tags)
+    return [
+        {"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+        for kind, tags in found.items()
+    ]
+
+
+def examine(template: SiteTemplate, settings: AwsCloud) -> Iterator[Finding]:
+    """Whether its tags leave room for ours."""
+    if settings.launch_template is None:
+        return
+    what = f"launch template {settings.launch_template}"
+    try:
+        tagged = template.data().get("TagSpecifications", ())
+    except AuthError as error:
+        yield Finding(
+            what=what,
+            level=Level.NOTE,
+            found=f"cannot be looked at: {error.code}: {error.message}",
+            advice="allow ec2:DescribeLaunchTemplateVersions: a launch then keeps its metadata "
+            "options and placement",
+        )
+        return
+    except ProviderError as error:
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=f"{error.code}: {error.message}",
+            expected="a launch template of this region",
+            advice="correct clouds[].launch_template",
+        )
+        return
+    most = max((len(one.get("Tags", ())) for one in tagged), default=0)
+    if most <= SITE_TAGS:
+        yield Finding(what=what, level=Level.OK, found=f"there, with {most} tags of its own")
+        return
+    yield Finding(
+        what=what,
+        level=Level.WRONG,
+        found=f"{most} tags of its own",
+        expected=f"{SITE_TAGS} at most: EC2 allows 50 on a machine, and the others are ours",
+        advice="take tags out of the template, or EC2 refuses launches",
+    )

@@ -1,0 +1,121 @@
+"""Writes files: whole or not at all, on the disk before they go by their name, and through nothing
+that somebody else has put in the way.
+
+Who may write in a directory can put a link under any name there that can be foreseen. So a draft
+has a name that nobody foresees, is made by us or not at all, and takes its place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+Owner = tuple[int, int]
+"""A user's number and a group's."""
+_THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def replace(path: Path, content: bytes, mode: int = 0o600, owner: Owner | None = None) -> None:
+    """Put it at ``path``, in the place of what is there, be it a link."""
+    with draft(path, content, mode, owner) as made:
+        _rename(made, path, content)
+    sync_directory(path.parent)
+
+
+def create(path: Path, content: bytes, mode: int = 0o600) -> bool:
+    """The same, unless something is there by then, which stays. Whether it was put there."""
+    with draft(path, content, mode) as made:
+        try:
+            os.link(made, path)
+        except FileExistsError:
+            return False
+    sync_directory(path.parent)
+    return True
+
+
+def append(path: Path, content: bytes, mode: int = 0o600) -> int:
+    """Put it at the end of the file, which is made where there is none; how long that is then."""
+    is_new = not path.exists()
+    descriptor = os.open(path, _THROUGH_NO_LINK | os.O_APPEND | os.O_CREAT, mode)
+    try:
+        _write(descriptor, content)
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    if is_new:
+        sync_directory(path.parent)
+    return size
+
+
+def as_told(path: Path, content: bytes | str) -> None:
+    """Write a file that the caller of a command has named, as the shell's ``>`` does: into what is
+    there, be it /dev/stdout, with the rights that the umask leaves.
+    """
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def draft(
+    path: Path, content: bytes = b"", mode: int = 0o600, owner: Owner | None = None
+) -> Iterator[Path]:
+    """A file beside ``path``, to be renamed or linked; it is gone at the end otherwise. It is
+    closed: sqlite may open it, whose POSIX locks the closing of any descriptor would drop.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    made = Path(name)
+    try:
+        try:
+            os.fchmod(descriptor, mode)
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, *owner)
+            if content:
+                _write(descriptor, content)
+        finally:
+            os.close(descriptor)
+        yield made
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def owner_in(directory: Path) -> Owner | None:
+    """Whom a file there is to belong to: root leaves it to the directory's owner, who is to use it;
+    nobody else can choose (None).
+    """
+    if os.geteuid() != 0:
+        return None
+    found = directory.stat()
+    return found.st_uid, found.st_gid
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in it on the disk, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _rename(made: Path, path: Path, content: bytes) -> None:
+    try:
+        os.replace(made, path)
+    except OSError as error:
+        # A file that is a mount point of its own (containers) can only be written in place.
+        if error.errno != errno.EBUSY:
+            raise
+        descriptor = os.open(path, _THROUGH_NO_LINK | os.O_TRUNC)
+        try:
+            _write(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.fsync(descriptor)

@@ -1,0 +1,79 @@
+"""On a Slurm that is newer than Debian's, by Slurm's commands and by pyslurm of its release: the
+contract, the quickstart's jobs, and jobs from their sbatch to their machines' end.
+
+All runs go on at once, each with clusters of its own: they mostly wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.cli.quickstart import verdict
+from slurm_elastic.config import Client
+from tests.e2e.conftest import why_not
+from tests.e2e.newer_slurm import PYSLURM, QUICKSTART, NewerSlurm, Run, unpacked
+
+pytestmark = pytest.mark.e2e
+CLIENTS = (Client.CLI, Client.PYSLURM)
+CONTRACT = {Client.CLI: "TestCommandLine", Client.PYSLURM: "TestPyslurm"}
+JOBS = (
+    "tests/e2e/test_burst.py",  # three
+    "tests/e2e/test_lost_suspend.py",
+    "tests/e2e/test_slurmctld_hangs.py",
+    "tests/e2e/test_interruption.py::test_an_announced_interruption_saves_and_moves_the_job",
+)
+ENOUGH = 600.0
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> NewerSlurm:
+    if reason := why_not():
+        pytest.skip(reason)
+    return unpacked(tmp_path_factory.mktemp("newer"))
+
+
+@pytest.fixture(scope="module")
+def runs(newer: NewerSlurm) -> Iterator[Mapping[str, Run]]:
+    begun: dict[str, Run] = {}
+    tests = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider"]
+    for client in CLIENTS:
+        environment = {"SLURM_ELASTIC_TEST_CLIENT": client, "PYTHONPATH": PYSLURM}
+        own = {
+            "contract": [*tests, f"tests/slurm/test_contract.py::{CONTRACT[client]}"],
+            "jobs": [*tests, *JOBS],
+            "quickstart": [
+                sys.executable, "-c", QUICKSTART, client, "quickstart",
+                "--dir", f"/tmp/se-newer-{os.getpid()}-{client}",
+            ],
+        }  # fmt: skip
+        for name, words in own.items():
+            begun[f"{name}-{client}"] = newer.start(f"{name}-{client}", words, **environment)
+    yield begun
+    for run in begun.values():
+        run.end()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_contract(runs: Mapping[str, Run], client: Client) -> None:
+    said = runs[f"contract-{client}"].said(ENOUGH)
+    assert "skipped" not in said
+    assert " passed" in said
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_jobs_from_sbatch_to_their_machines_end(runs: Mapping[str, Run], client: Client) -> None:
+    said = runs[f"jobs-{client}"].said(ENOUGH)
+    assert "skipped" not in said
+    assert "6 passed" in said
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_quickstarts_jobs(runs: Mapping[str, Run], client: Client) -> None:
+    said = runs[f"quickstart-{client}"].said(ENOUGH)
+    assert said.splitlines()[-1] == verdict([])[-1]
+    assert not Path(f"/tmp/se-newer-{os.getpid()}-{client}").exists()
