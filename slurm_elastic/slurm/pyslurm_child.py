@@ -81,7 +81,7 @@ class Child:
         with theirs:
             self._link = ours
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-P", "-m", __name__],  # -P: nothing of where we were started
                 env={**os.environ, "SLURM_CONF": self._conf},  # libslurm reads it
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,

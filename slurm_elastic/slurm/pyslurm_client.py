@@ -34,7 +34,7 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
     environment = {**os.environ, "SLURM_CONF": settings.conf}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _IMPORT],
+            [sys.executable, "-P", "-c", _IMPORT],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
