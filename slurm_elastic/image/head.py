@@ -42,6 +42,11 @@ NodeName={node} NodeAddr={address} CPUs=1 RealMemory=400 State=UNKNOWN
 PartitionName=check Nodes={node} Default=YES State=UP
 """
 
+_CGROUPS = "CgroupMountpoint=/sys/fs/cgroup\n"
+"""Without a cgroup.conf slurmstepd 22.05 of a configless slurmd knows no mount point, and no job
+starts.
+"""
+
 
 def tree_for(slurm: str, debian: str, say: Callable[[str], None]) -> Path | None:
     """Where the head's / is: None for this host's own, of the same release. As root."""
@@ -85,6 +90,7 @@ class Head:
         user, group = (int(run([*self._before, "id", flag, "slurm"])) for flag in ("-u", "-g"))
         os.chown(state, user, group)
         text = _CONF.format(head=HEAD, work=self._work, node=self._node, address=self._address)
+        (self._work / "cgroup.conf").write_text(_CGROUPS)
         (self._work / "slurm.conf").write_text(text + "".join(f"{line}\n" for line in self._more))
         self._mount()
         run(["hostname", "head"])

@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.config import Config
 from slurm_elastic.controller.munge_keys import (
     HostKey,
     PushError,
@@ -47,12 +48,14 @@ _PERIOD = 1.0
 _ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
 _TRY = 60.0
 """Seconds for a connection by SSH that is tried again; a machine without KVM takes long."""
-# The job fails where it runs elsewhere, or where a user reaches the metadata service.
+RAN = 42
+"""The exit code of a job that ran. One that slurmd could not start is COMPLETED, with 0 (22.05)."""
+# It ends otherwise where it runs elsewhere, or where a user reaches the metadata service.
 _JOB = f"""#!/bin/sh
 test "$(hostname)" = {NODE} || exit 2
 setpriv --reuid=65534 --clear-groups timeout 60 python3 -c 'import urllib.request as u
 u.urlopen("http://{METADATA}/latest/meta-data/", timeout=9)' 2>/dev/null && exit 3
-exit 0
+exit {RAN}
 """
 _LATER = """set -e
 test "$(systemctl is-enabled slurmd.service || true)" = disabled
@@ -114,8 +117,7 @@ class Trial:
         work, order = self._work, self._order
         key = work / "login"
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "check", "-f", key])
-        head = f"{network.HEAD}:6817"
-        config = configuration(order.cloud, head, order.heartbeat, key, self._head.key)
+        config = self._configuration(key)
         public = key.with_suffix(".pub").read_text(encoding="utf-8").strip()
         card = Card(
             address=network.address(0), gateway=network.HEAD, bits=network.BITS, mac=network.mac(0)
@@ -137,6 +139,11 @@ class Trial:
         )  # fmt: skip
         self._machine = machine.start(self._spec, work / "qemu.out")
         return identity
+
+    def _configuration(self, key: Path) -> Config:
+        head = f"{network.HEAD}:6817"
+        order = self._order
+        return configuration(order.cloud, head, order.heartbeat, key, self._head.key)
 
     def _drives(self, identity: Identity) -> tuple[str, ...]:
         """The drive by which some clouds tell a machine who it is."""
@@ -175,10 +182,11 @@ class Trial:
         """Runs a batch job; the node's words about itself."""
         number = self._head.submit(_JOB)
         ended: dict[str, str] = self._until(lambda: self._ended(number), f"the end of job {number}")
-        if ended["JobState"] != "COMPLETED":
+        if ended["ExitCode"] != f"{RAN}:0":
             raise SlurmElasticError(
-                f"job {number} is {ended['JobState']}, exit {ended['ExitCode']}: 2 is another "
-                "host's name, 3 a metadata service that is open to users"
+                f"job {number} is {ended['JobState']}, exit {ended['ExitCode']}: 0 is one that "
+                "never began (slurmctld.log of --keep says why), 2 is another host's name, 3 a metadata "
+                "service that is open to users"
             )
         node = self._head.shown("node", NODE)
         return f"{NODE}, Slurm {node.get('Version')}, {node.get('OS')}"
