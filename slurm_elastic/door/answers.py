@@ -254,5 +254,6 @@ def _groups(key: str, names: Sequence[str]) -> frozenset[int]:
 
 
 def refused(sentence: str) -> bytes:
-    """The answer that says why there is none."""
-    return msgspec.json.encode(Answer(error=sentence))
+    """The answer that says why there is none; of what it quotes all can be printed."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
+    return msgspec.json.encode(Answer(error=shown))

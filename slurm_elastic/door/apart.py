@@ -19,7 +19,8 @@ from typing import ParamSpec, TypeVar
 
 from slurm_elastic.errors import SlurmElasticError
 
-SECONDS = 15
+SECONDS = 12
+"""Two of them are within the time for which an answer is waited for at the door."""
 MEMORY = 1 << 30
 _NICE = 10
 _TOO_MUCH = (

@@ -81,32 +81,35 @@ class _Question(NamedTuple):
 
 
 class Turns:
-    """Questions that wait in a lane: one of each user in turn, of who is trusted before all."""
+    """Questions that wait in a lane: one of each user in turn, of who is trusted before all.
+    ``served``: the others of the user who was answered last; whoever comes meanwhile is before.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[_Question]] = {}
+        self._served: dict[int, deque[_Question]] = {}
 
     def add(self, one: _Question) -> None:
         """It comes after its user's others."""
-        self._waiting.setdefault(one.peer.uid, deque()).append(one)
+        users = self._served if one.peer.uid in self._served else self._waiting
+        users.setdefault(one.peer.uid, deque()).append(one)
 
     def withdraw(self, uid: int, client: int) -> None:
         """Its answer is not waited for any more."""
-        kept = deque(one for one in self._waiting.get(uid, ()) if one.client != client)
-        if kept:
-            self._waiting[uid] = kept
-        else:
-            self._waiting.pop(uid, None)
+        for users in (self._waiting, self._served):
+            kept = deque(one for one in users.pop(uid, ()) if one.client != client)
+            if kept:
+                users[uid] = kept
 
     def take(self) -> _Question | None:
-        """The next one; its user's others wait behind everybody else's."""
+        """The next one."""
+        self._waiting |= {uid: mine for uid, mine in self._served.items() if mine}
+        self._served = {}
         users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting
         for uid in users:
             mine = self._waiting.pop(uid)
-            one = mine.popleft()
-            if mine:
-                self._waiting[uid] = mine
-            return one
+            self._served = {uid: mine}
+            return mine.popleft()
         return None
 
 

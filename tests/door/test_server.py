@@ -221,7 +221,7 @@ print("done", flush=True)
 
 
 @needs.ROOT
-@pytest.mark.parametrize(("trusts", "place"), [(nobody, 2), (lambda peer: peer.uid == 0, 1)])
+@pytest.mark.parametrize(("trusts", "place"), [(nobody, 1), (lambda peer: peer.uid == 0, 1)])
 def test_users_have_turns_and_one_who_asks_much_waits_for_oneself(
     open_path: Path, trusts: Callable[[Peer], bool], place: int
 ) -> None:
@@ -265,6 +265,20 @@ def test_in_a_lane_one_of_each_user_is_next_and_of_the_trusted_first() -> None:
     found = [one.client for one in iter(turns.take, None)]
     assert found == [5, 0, 2, 4, 1, 6, 3]
     assert turns.take() is None
+
+
+def test_who_comes_while_another_one_is_answered_is_next() -> None:
+    """Else one who asks for what takes long would have two turns before anybody's first."""
+    turns = Turns()
+    first, second, third = (_Question(n, Peer(uid=1), False, b"") for n in range(3))
+    other = _Question(9, Peer(uid=2), False, b"")
+    turns.add(first)
+    turns.add(second)
+    assert turns.take() is first
+    turns.add(third)
+    turns.add(other)
+    turns.withdraw(1, 1)
+    assert list(iter(turns.take, None)) == [other, third]
 
 
 def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
