@@ -38,13 +38,15 @@ class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     """The decisions about a job (by its number), a node or a pool. For a job: the ``nodes`` that it
-    has by Slurm; where it waits for machines, its ``account`` and ``user`` and how many nodes it
-    ``wants``.
+    has or had last by Slurm, since ``begin`` and until ``end`` (Unix time; None: it has them);
+    where it waits for machines, its ``account`` and ``user`` and how many nodes it ``wants``.
     """
 
     about: Literal["job", "node", "pool"]
     name: str
     nodes: tuple[str, ...] = ()
+    begin: float = 0.0
+    end: float | None = None
     account: str = ""
     user: str = ""
     wants: int = 0
