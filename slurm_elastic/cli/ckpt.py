@@ -133,7 +133,7 @@ def _list(args: argparse.Namespace) -> int:
     console = plain()
     if view.private:
         console.print(private_note(view.private))
-    for block in checkpoint_blocks(view, finished=True):
+    for block in checkpoint_blocks(view):
         console.print(block)
     return 0
 
