@@ -15,6 +15,9 @@ The last two are for operators.
 from __future__ import annotations
 
 import contextlib
+import grp
+import logging
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -27,6 +30,8 @@ from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
 from slurm_elastic.view.day import DayView
+
+log = logging.getLogger(__name__)
 
 MAX_ANSWER = 64 << 20
 """Bytes; thirty thousand machines are half of that."""
@@ -166,3 +171,14 @@ def trusted(config: Config) -> frozenset[int]:
     with contextlib.suppress(KeyError):
         return frozenset({0, account(config.slurm.user).pw_uid})
     return frozenset({0})
+
+
+def group_ids(key: str, names: Sequence[str]) -> frozenset[int]:
+    """The groups that ``users.KEY`` names, as far as this host knows them."""
+    found = set()
+    for name in names:
+        try:
+            found.add(grp.getgrnam(name).gr_gid)
+        except KeyError:
+            log.warning("users.%s: this host has no group %s", key, name)
+    return frozenset(found)

@@ -22,6 +22,7 @@ from patience import patience
 from status_cases import NOW, busy_ledger
 
 from slurm_elastic import statedir
+from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.door import client
 from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer, trusted
@@ -293,7 +294,7 @@ def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
             raise KeyError(name)
         return Group()
 
-    monkeypatch.setattr("slurm_elastic.door.answers.grp.getgrnam", getgrnam)
+    monkeypatch.setattr("slurm_elastic.door.asks.grp.getgrnam", getgrnam)
     return host.told({"ask": "facts"}, groups=(100, GROUP))
 
 
@@ -432,6 +433,43 @@ def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> 
     done = host.told({"ask": "end", "numbers": [one.number]}, groups=[group]).lines
     assert done == ("no longer: pool rack is paused by nobody: disk",)
     assert host.ledger.directives() == ()
+
+
+OPERATORS = "this is for root, root and members of groups in users.operators (none)"
+ROOTS = "this is for root and root"
+ORDERS = {
+    "pause": OPERATORS,
+    "pause rack": OPERATORS,
+    "pause rack --dry-run": OPERATORS,
+    "pause nowhere": OPERATORS,
+    "resume": OPERATORS,
+    "resume rack": OPERATORS,
+    "limit rack max_nodes 3": OPERATORS,
+    "limit rack max_nodes many": OPERATORS,
+    "limit rack max_nodes reset": OPERATORS,
+    "drain rack": OPERATORS,
+    "drain op1 --aggressive --at now+1h": OPERATORS,
+    "replace rack": OPERATORS,
+    "migrate onp --to onp": OPERATORS,
+    "clear": ROOTS,
+    "clear rack": ROOTS,
+    "clear --gone i-1": ROOTS,
+    "try rack": ROOTS,
+    "ckpt now 42": ROOTS,
+    "ckpt notice op1": ROOTS,
+    "ckpt notice op1 --withdraw --rebalance": ROOTS,
+}
+
+
+@needs.ROOT
+def test_who_may_not_give_an_order_is_told_so_before_anything_else(host: Host) -> None:
+    orders = {line.split()[0] for line in ORDERS}
+    assert orders >= {*GROUPS["steer it"], "clear", "try", "ckpt"}
+    with host.serving():
+        told = {line: host.as_nobody(*line.split()) for line in ORDERS}
+    for line, done in told.items():
+        found = (done.returncode, done.stdout, done.stderr)
+        assert found == (1, "", f"slurm-elastic: {ORDERS[line]}\n"), line
 
 
 @needs.ROOT
