@@ -39,6 +39,16 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
         return (_unexpected("opening it", error),)
 
 
+def not_looked_at(config: Config) -> Finding:
+    """For users, whose own credentials would say nothing about those of the services."""
+    return Finding(
+        what="credentials, machines, offers",
+        level=Level.NOTE,
+        found=f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
+        advice=f"run this as root or {config.slurm.user}",
+    )
+
+
 def tighter(one: Limits, other: Limits) -> Limits:
     """The lower one of each pair of bounds."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}

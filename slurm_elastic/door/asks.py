@@ -14,7 +14,6 @@ The last two are for operators.
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import logging
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.account import account
+from slurm_elastic.slurm import account
 from slurm_elastic.view import Facts
 from slurm_elastic.view.day import DayView
 
@@ -168,9 +167,7 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def trusted(config: Config) -> frozenset[int]:
     """Root's and SlurmUser's uid."""
-    with contextlib.suppress(KeyError):
-        return frozenset({0, account(config.slurm.user).pw_uid})
-    return frozenset({0})
+    return account.trusted(config.slurm.user)
 
 
 def group_ids(key: str, names: Sequence[str]) -> frozenset[int]:

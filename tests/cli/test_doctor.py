@@ -442,3 +442,28 @@ def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: 
         slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
     found = (Level.NOTE, "nodes that are down", "2, op1 among them: Not responding")
     assert found in notes(config, slurm)
+
+
+def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket of ``gone`` refuses users, and no user has the services' credentials."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    notes = {
+        f"{part.name}: {f.what}": f
+        for part in found.parts
+        for f in part.findings
+        if f.level is not Level.OK
+    }
+    assert found.wrong == 0
+    closed = [f for name, f in notes.items() if name.startswith("cloud ")]
+    assert [f.found for f in closed] == [
+        f"not looked at: the cloud's credentials are for root and {ME}"
+    ] * 2
+    assert notes["head node: requests and ledger"].found.startswith("not looked at: ")
+    assert {f.advice for f in closed} == {f"run this as root or {ME}"}
+    assert "renew" not in str(notes)
+    hidden = doctor.diagnose(config, FakeSlurm(), T0, quick=True)
+    assert hidden.wrong == 0, "PrivateData=nodes"
