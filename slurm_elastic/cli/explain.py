@@ -378,8 +378,10 @@ def _decision(decision: Decision, console: Console, *, again: str | None = None)
         console.print(Padding(words(decision.reason), (0, 0, 0, margin), expand=False))
     often = f", {again}" if again else ""
     whole = again is None
-    about = words(f"[{decision.correlation}]  {_subjects(decision, whole=whole)}{often}", "dim")
-    console.print(Padding(about, (0, 0, 0, margin), expand=False))
+    request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
+    about = words(f"{request}{_subjects(decision, whole=whole)}{often}", "dim")
+    if about.plain:
+        console.print(Padding(about, (0, 0, 0, margin), expand=False))
     details = list(_details(decision.detail or {}))
     for text in details if again is None else details[:DETAILS_SHOWN]:
         console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))

@@ -17,7 +17,7 @@ from slurm_elastic.credentials import ending, soon
 from slurm_elastic.doctor import catalogue
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import Finding, Level, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.model import OFF, STANDING, Finding, Level, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.policies.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.protocols import Examinable, Expiring, Provider
 from slurm_elastic.providers import open_provider
@@ -118,7 +118,7 @@ def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
 
 def _machines(provider: Provider) -> Finding:
     try:
-        count = len(provider.instances())
+        machines = provider.instances()
     except ProviderError as error:
         return Finding(
             what="listing machines",
@@ -127,7 +127,11 @@ def _machines(provider: Provider) -> Finding:
             expected="the right to list them: without it none can be ended for sure",
             advice="see the cloud's page in docs/ for the rights that are needed",
         )
-    return Finding(what="listing machines", level=Level.OK, found=f"{count} of this cluster")
+    standing = sum(one.state in STANDING for one in machines)
+    off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too
+    stopped = f", {off} stopped" if off else ""
+    found = f"{standing} of this cluster{stopped}"
+    return Finding(what="listing machines", level=Level.OK, found=found)
 
 
 def _pool(

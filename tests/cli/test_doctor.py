@@ -7,12 +7,13 @@ import io
 import os
 import pwd
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_cases import T0
+from ledger_cases import T0, instance
 from rich.console import Console
 
 from slurm_elastic.cli import doctor, service_environment
@@ -24,7 +25,16 @@ from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion, Finding, Level, Limits
+from slurm_elastic.model import (
+    BREAKER,
+    CAPACITY,
+    COOL_DOWN,
+    Exclusion,
+    Finding,
+    InstanceState,
+    Level,
+    Limits,
+)
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.exclusions import TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -118,7 +128,8 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
     ledger.beat("slurm-elasticd", T0 - 500, os.getpid())
-    ledger.report_health(Health(name="near", checked=T0, error="near: AuthFailure: no", code="a"))
+    error = "near: AuthFailure: no"
+    ledger.report_health(Health(name="near", checked=T0 - 600, error=error, code="a"))
     ledger.exclude(
         Exclusion(kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause="10 in a row")
     )
@@ -128,7 +139,7 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     found = wrong(config, slurm)
     assert found["head node: daemon"].found == "last heartbeat 500 s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
-    assert found["head node: last errors"].found == "near: AuthFailure: no", "its name once"
+    assert found["head node: last errors"].found == f"{error} (10m ago)", "its name once"
 
 
 def test_machines_that_serve_nobody_are_told_with_what_to_do(
@@ -138,7 +149,7 @@ def test_machines_that_serve_nobody_are_told_with_what_to_do(
     told = "1 serve nobody: i-1: the configuration has no cloud far any more"
     ledger.report_health(Health(name="paid machines", checked=T0, error=told, code="stray"))
     finding = wrong(config, slurm)["head node: last errors"]
-    assert finding.found == f"paid machines: {told}"
+    assert finding.found == f"paid machines: {told} (1s ago)"
     assert "slurm-elastic clear --gone" in finding.advice
 
 
@@ -393,6 +404,30 @@ def notes(config: Config, slurm: FakeSlurm) -> list[tuple[Level, str, str]]:
         for f in part.findings
         if f.level is not Level.OK
     ]
+
+
+def test_a_daemon_whose_process_is_gone_is_told_as_gone(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    """Its heartbeat is younger than what would be too old."""
+    with subprocess.Popen(["/bin/true"]) as process:
+        pass
+    ledger.beat("slurm-elasticd", T0 - 34, process.pid)
+    told = wrong(config, slurm)["head node: daemon"]
+    assert told.found == f"its process {process.pid} is gone, last heartbeat 34 s ago"
+    assert told.expected == "it runs: without it nothing is launched or ended"
+
+
+def test_machines_that_are_gone_are_not_counted(config: Config) -> None:
+    """Clouds list them for a while."""
+    provider = FakeProvider(config.cloud("near"), config.cluster)  # type: ignore[arg-type]
+    states = [InstanceState.RUNNING, InstanceState.TERMINATED, InstanceState.STOPPED]
+    found = [
+        msgspec.structs.replace(instance(f"i-{n}"), state=state) for n, state in enumerate(states)
+    ]
+    provider.instances = lambda: found  # type: ignore[method-assign]
+    told = next(f for f in clouds.look(provider, config.cloud("near"), ()) if "listing" in f.what)
+    assert told.found == "1 of this cluster, 1 stopped"
 
 
 def test_a_service_that_stopped_is_not_well(

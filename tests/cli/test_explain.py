@@ -166,6 +166,15 @@ def test_a_request_for_very_many_nodes_is_not_followed_node_by_node() -> None:
     assert tell_job(7, reader(whole, later), held_now=["n0"]) == [whole, later]
 
 
+def test_a_short_explanation_has_no_numbers_of_requests(ledger: Ledger, tmp_path: Path) -> None:
+    console = Console(width=80, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(explained(tmp_path, "42"), console)
+    assert "req-g2" not in captured.get()
+    assert "          pub[1-2], job 42\n" in captured.get()
+    assert "[req-g2]  pub[1-2], job 42" in text_of(explained(tmp_path, "42"), 80)
+
+
 def test_decisions_before_the_job_are_not_its_own() -> None:
     before, own = decision(1, "n1"), decision(2, "n1", "job:7")
     assert tell_job(7, reader(before, own)) == [own]

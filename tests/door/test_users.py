@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,10 @@ from status_cases import NOW, busy_ledger
 from slurm_elastic import statedir
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.directive import Directive, LimitChange
 from slurm_elastic.door import client
 from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer, trusted
-from slurm_elastic.door.asks import Answer, ChainAsk
+from slurm_elastic.door.asks import Answer, Chain, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
 from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import SlurmElasticError, SlurmError
@@ -266,6 +268,16 @@ def test_a_user_is_told_what_keeps_pools_from_starting_machines(host: Host) -> N
     (bar,) = answer.chain.bars
     assert (bar.pool, bar.private) == ("rack", True)
     assert "the cluster is limited to 3 nodes" in bar.reason
+    assert " by " not in bar.reason
+    word = LimitChange(scope="", key="nodes", value=2.0)
+    host.ledger.direct(
+        Directive(word=word, who="root", since=NOW - 60, starts=NOW - 60, reason="licences")
+    )
+    (bar,) = (host.told(ask).chain or Chain()).bars
+    since = f"{datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%d %H:%M} UTC"
+    told = f"(the cluster: nodes is 2 by root since {since}: licences)"
+    assert "the cluster is limited to 2 nodes" in bar.reason
+    assert bar.reason.endswith(told)
     host.private("nodes")
     hidden = host.told(ask)
     assert hidden.chain is not None
@@ -526,7 +538,7 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     document = json.loads(mine.stdout)
     assert document["own_jobs_only"]
     assert [(x["key"], x["micro_dollars"]) for x in document["lines"]] == [("physics", 200_000)]
-    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000,0.020000"]
+    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000,0.555556,0.360000"]
     assert (focus.returncode, focus.stdout) == (1, "")
     assert "is for root and SlurmUser" in focus.stderr
 
