@@ -1,13 +1,14 @@
-"""The decision chain of a node or a job, followed from one to the other. Pure but for the reads
-of the ledger that ``tell`` is given as functions.
+"""The decision chain of a node or a job, followed from one to the other, and a job's machines. Pure
+but for the reads of the ledger that ``tell`` is given as functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision
+from slurm_elastic.ledger import Decision, Machine
 
 FOLLOWED = 16
 """A job of one of ours' largest requests names hundreds of nodes; more than this say nothing."""
@@ -71,6 +72,35 @@ def tell_node(node: str, read: Read) -> list[Decision]:
             if not nodes_of(d) and min(mentions) <= d.at <= max(mentions) + AFTERMATH
         ]
     return _in_order(chain)
+
+
+class Stay(NamedTuple):
+    """A job had these nodes from ``begin`` to ``end`` (Unix time; None: it still has)."""
+
+    nodes: tuple[str, ...]
+    begin: float
+    end: float | None = None
+
+
+def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Machine, ...]:
+    """The machines that were its nodes then, in the order in which it came to them: for a node the
+    one that was there first, as a later one of that name was launched when the job had left.
+    """
+    by_node: dict[str, list[Machine]] = {}
+    for machine in sorted(machines, key=lambda m: m.instance.launched):
+        by_node.setdefault(machine.instance.node, []).append(machine)
+    found: dict[tuple[str, str], Machine] = {}
+    for stay in sorted(stays, key=lambda stay: stay.begin):
+        for node in stay.nodes:
+            there = (m for m in by_node.get(node, ()) if _meet(m, stay))
+            for machine in list(there)[:1]:
+                found.setdefault((machine.instance.cloud, machine.instance.id), machine)
+    return tuple(found.values())
+
+
+def _meet(machine: Machine, stay: Stay) -> bool:
+    begun = stay.end is None or machine.instance.launched < stay.end
+    return begun and (machine.ended is None or machine.ended > stay.begin)
 
 
 def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:

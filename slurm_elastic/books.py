@@ -23,6 +23,8 @@ from slurm_elastic.ledger.retention import MACHINES_KEPT
 from slurm_elastic.model_ledger import Drained, Run, whole_id
 from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.cost_split import (
+    HOUR,
+    WHOLE,
     Drain,
     Hour,
     Lease,
@@ -56,12 +58,14 @@ OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.DAY})
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """The costs of one key in micro-dollars. ``unused``: a reason, no job; ``micro_unused``: of a
-    key that machines have, the part of it that nobody used.
+    """The costs of one key in micro-dollars, and for how many machine-hours: half of a machine for
+    an hour is half of one. ``unused``: a reason, no job; ``micro_unused``: of a key that machines
+    have, the part of it that nobody used.
     """
 
     key: str
     micro: int
+    hours: float = 0.0
     micro_unused: int = 0
     unused: bool = False
 
@@ -69,8 +73,9 @@ class Line(Struct, frozen=True, kw_only=True):
 class Costs(Struct, frozen=True, kw_only=True):
     """Costs from ``since`` until ``until`` (Unix time), dearest first, the unused last.
 
-    ``micro`` is what machines were charged in that time; of it the lines are all, or those of one
-    user (``own``). ``problems`` are sums that do not add up.
+    ``micro`` is what machines were charged in that time, and ``hours`` how long they were paid; of
+    it the lines are all, or those of one user (``own``). ``pieces`` of it were checked, each within
+    one clock hour of a machine; ``problems`` are sums that do not add up.
     """
 
     by: By
@@ -79,7 +84,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     micro: int = 0
     machines: int = 0
-    hours: int = 0
+    hours: float = 0.0
+    pieces: int = 0
     own: bool = False
     shared: bool = False
     problems: tuple[str, ...] = ()
@@ -176,6 +182,7 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
         micro=total,
         machines=sums.machines,
         hours=sums.hours,
+        pieces=sums.pieces,
         own=uid is not None,
         shared=share_unused and uid is None,
         problems=tuple(problems[:MOST_PROBLEMS]),
@@ -196,13 +203,16 @@ def of_jobs(books: Books, jobs: Collection[int]) -> Books:
 
 
 class _Sums:
-    """Micro-dollars by pool and key, and by pool and reason; checked as they come."""
+    """Micro-dollars by pool and key, and by pool and reason, and the time of each (in milliseconds
+    times millionths of a machine, of lines that are unused and others); checked as they come.
+    """
 
     def __init__(self, by: By, runs: Sequence[Run], uid: int | None = None) -> None:
         self._by, self._runs, self._uid = by, runs, uid
         self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._unused: defaultdict[tuple[str, Unused, str], int] = defaultdict(int)
-        self.micro = self.hours = 0
+        self._times: defaultdict[tuple[bool, str], int] = defaultdict(int)
+        self.micro = self.pieces = 0
         self._machines: set[tuple[str, str]] = set()
         self.problems: list[str] = []
 
@@ -211,7 +221,7 @@ class _Sums:
         one = charge.machine.instance
         self.micro += charge.micro
         self._machines.add((one.cloud, whole_id(one.id)))
-        self.hours += len(charge.hours)
+        self.pieces += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
             for key, micro in hour.parts.items():
@@ -221,6 +231,11 @@ class _Sums:
     def machines(self) -> int:
         """How many there were."""
         return len(self._machines)
+
+    @property
+    def hours(self) -> float:
+        """Machine-hours, also of what costs nothing."""
+        return sum(self._times.values()) / (HOUR * WHOLE)
 
     def lines(self, *, share_unused: bool) -> list[Line]:
         """Dearest first, the unused last."""
@@ -235,9 +250,11 @@ class _Sums:
         by_reason: defaultdict[Unused, int] = defaultdict(int)
         for (_, reason), micro in unused.items():
             by_reason[reason] += micro
-        lines = [Line(key=key, micro=micro) for key, micro in _dearest(by_key)]
+        lines = [
+            Line(key=key, micro=micro, hours=self._hours(key)) for key, micro in _dearest(by_key)
+        ]
         return lines + [
-            Line(key=str(reason), micro=micro, unused=True)
+            Line(key=str(reason), micro=micro, hours=self._hours(reason, unused=True), unused=True)
             for reason, micro in _dearest(by_reason)
             if micro
         ]
@@ -251,7 +268,13 @@ class _Sums:
             whole[key] += micro
             nobody[key] += micro
         order = sorted(whole.items()) if self._by is By.DAY else _dearest(whole)
-        return [Line(key=key, micro=micro, micro_unused=nobody[key]) for key, micro in order]
+        return [
+            Line(key=key, micro=micro, hours=self._hours(key), micro_unused=nobody[key])
+            for key, micro in order
+        ]
+
+    def _hours(self, key: str, *, unused: bool = False) -> float:
+        return self._times[unused, str(key)] / (HOUR * WHOLE)
 
     def _unused_by_pool(self) -> dict[tuple[str, Unused], int]:
         found: defaultdict[tuple[str, Unused], int] = defaultdict(int)
@@ -272,12 +295,15 @@ class _Sums:
     def _add(self, machine: Machine, hour: Hour, key: int | Unused, micro: int) -> None:
         if isinstance(key, Unused):
             if self._uid is None:
-                self._unused[machine.pool, key, _of_machine(self._by, machine, hour)] += micro
+                name = _of_machine(self._by, machine, hour)
+                self._unused[machine.pool, key, name] += micro
+                self._times[not name, name or str(key)] += hour.weights[key]
             return
         run = self._runs[key]
         if self._uid is None or run.uid == self._uid:
             name = _of_run(self._by, run) or _of_machine(self._by, machine, hour)
             self._used[machine.pool, name] += micro
+            self._times[False, name] += hour.weights[key]
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:

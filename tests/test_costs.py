@@ -65,6 +65,20 @@ def test_other_keys(books: Books) -> None:
     assert (day.key, day.micro, day.micro_unused) == ("2027-01-15", 1_080_000, 830_000)
 
 
+def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books: Books) -> None:
+    found = report(books, By.ACCOUNT)
+    hours = {f"({x.key})" if x.unused else x.key: x.hours * 3600 for x in found.lines}
+    assert hours == pytest.approx({
+        "physics": 2000, "chemistry": 500, "(none)": 2570, "(boot)": 181, "(drain)": 500,
+        "(ending)": 300, "(idle)": 7320 + 4629,
+    })  # fmt: skip
+    assert found.hours == pytest.approx(sum(hours.values()) / 3600)
+    for by in By:
+        assert report(books, by).hours == pytest.approx(found.hours)
+    (own,) = report(books, By.JOB, uid=65534).lines
+    assert own.micro / 1e6 / own.hours == pytest.approx(0.36)
+
+
 def test_unused_parts_are_shared_by_who_used_the_pool(books: Books) -> None:
     found = lines(report(books, By.ACCOUNT, share_unused=True))
     assert found == {"physics": 864_000, "chemistry": 216_000, "(none)": 0}
@@ -185,9 +199,10 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
     assert max(map(len, out.splitlines())) <= 80
     assert "physics" in out
     assert "(unused: idle)" in out
-    assert out.splitlines()[1].split() == ["ACCOUNT", "DOLLARS", "$/H", "SHARE"]
+    assert out.splitlines()[1].split() == ["ACCOUNT", "DOLLARS", "HOURS", "$/H", "SHARE"]
     assert "$1.080000 in all, of 4 machines" in out
-    assert "checked: parts sum to the charge in each of " in out
+    assert "$0.200000   0.56  0.3600  18.5 %" in out
+    assert "checked: parts sum to the charge in each of 5 pieces" in out
     assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
 
 
@@ -201,7 +216,8 @@ def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixt
     assert {row["user"] for row in table} == {line["key"] for line in document["lines"]}
     rates = [float(row["dollars_per_hour"]) for row in table]
     assert rates == [line["dollars_per_hour"] for line in document["lines"]]
-    assert sum(rates) == pytest.approx(1.08 / 12, abs=1e-5), "in the mean of the twelve hours"
+    free = 0.05 / ((500 + 2570) / 3600)
+    assert rates[:2] == pytest.approx([0.36, free], abs=1e-6), "ben's hours on op1 are free"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_costs_of_a_month_sum_to_the_simulators_bill(
     assert len(sums[By.JOB]["lines"]) > len(jobs) * 0.9
     used = sum(x["micro_dollars"] for x in sums[By.USER]["lines"] if not x["unused"])
     seconds = sum((end - ready) * len(names) for _, ready, end, names in _runs(tmp_path))
-    assert abs(used - seconds * 100) <= sums[By.USER]["machine_hours_checked"]
+    assert abs(used - seconds * 100) <= sums[By.USER]["pieces_checked"]
 
 
 def _runs(directory: Path) -> list[tuple[int, int, int, list[str]]]:

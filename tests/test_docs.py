@@ -160,3 +160,14 @@ def test_offers_comes_after_what_makes_the_ledger(page: str) -> None:
     steps = text[text.index("conf install --restart") :]
     assert "slurm-elastic offers" not in text[: text.index("conf install --restart")]
     assert steps.index("enable --now slurm-elasticd") < steps.index("slurm-elastic offers")
+
+
+def test_out_again_names_all_that_may_stand_on_a_head() -> None:
+    text = (DOCS / "install.md").read_text().partition("## Out again")[2]
+    (units,) = re.findall(r"ls (slurm-elastic\*\.service) (slurm-elastic\*\.timer)", text)
+    for unit in (ROOT / "etc").glob("*.service"):
+        assert unit.match(units[0]), unit
+    network = (DOCS / "network.md").read_text()
+    for left in ("nft delete table inet slurm_elastic_hub", "ip link delete wg-se"):
+        assert left in network
+        assert left in text

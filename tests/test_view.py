@@ -17,6 +17,7 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
+from slurm_elastic.view.attention import attention
 from slurm_elastic.view.checkpoints import CheckpointFacts
 from slurm_elastic.view.next_action import Outlook, brief, node_note, node_state
 
@@ -199,7 +200,10 @@ def test_errors_of_others_than_clouds_stand_with_the_daemon(tmp_path: Path) -> N
         Health(name="x", checked=1),
     ]
     view = status_view(config(tmp_path), Facts(now=NOW, health=health))
-    assert view.daemon.problems == ("slurm: sinfo: timed out",)
+    assert view.daemon.problems == ("slurm: sinfo: timed out (0s ago)",)
+    (old,) = [replace(one, checked=NOW - 7200) for one in health[:1]]
+    told = attention(status_view(config(tmp_path), Facts(now=NOW, health=[old], nodes={})))
+    assert "Last error of slurm: sinfo: timed out (2h ago)" in [one.text for one in told]
 
 
 def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
@@ -239,7 +243,7 @@ def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
         "i-2": "stray: its tags name no node",
         "i-3": "stray: the configuration has no cloud former any more",
     }
-    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ...",)
+    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ... (0s ago)",)
 
 
 # words

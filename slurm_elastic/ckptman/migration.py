@@ -268,7 +268,7 @@ def _failed(site: Site, move: Migration, why: str) -> Migration:
     runs = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
     if runs and time_left and more:
         return to(site, move, Step.WAITING, tries=tries, again=True, at=now + AGAIN, note=why)
-    move = fall_back(site, replace(move, tries=tries), why)
+    move = fall_back(site, replace(move, tries=tries), why, runs=runs)
     if job is not None and job.states & ENDED and ended_for_us(site, move, job):
         return to(site, move, Step.WAITING, at=now)
     return move
@@ -281,20 +281,22 @@ def _look(site: Site, run: JobRun) -> SlurmJob | None:
         return site.jobs.last.get(run.job)
 
 
-def fall_back(site: Site, move: Migration, why: str) -> Migration:
-    """No save is possible: from an older image at the last moment, else when its node is lost."""
+def fall_back(site: Site, move: Migration, why: str, *, runs: bool = True) -> Migration:
+    """No save is possible: from an older image at the last moment, else when its node is lost.
+    ``runs``: whether the job's run is still there, as far as is known.
+    """
     image = next((i for i in _images(site, move) if _verified(site, move, i)), None)
     if image is None and _may_come_late(site, move):
         at = site.now() + AGAIN
         return to(site, move, Step.WAITING, image=None, at=at, again=True, note=why)
     if image is None:
-        text = (
-            f"{why}; there is no image: it goes on where it is, and from its start if that is lost"
-        )
+        then = "it goes on where it is, and from its start if that is lost"
+        text = f"{why}; there is no image: {then if runs else 'its run is over'}"
         say(site, move, "ckpt-no-image", text, level=logging.WARNING)
         return to(site, move, Step.WAITING, image=None, at=None, again=False, note=why)
     if move.cause is Cause.PLANNED_END:  # nobody ends its machine while it runs
-        say(site, move, "ckpt-stays", f"{why}; it goes on where it is", level=logging.WARNING)
+        then = "it goes on where it is" if runs else "its run is over"
+        say(site, move, "ckpt-stays", f"{why}; {then}", level=logging.WARNING)
         return to(site, move, Step.WAITING, image=image, at=None, again=False, note=why)
     lost = max(site.now() - image.taken, 0.0)
     text = f"{why}; it goes on from save {image.number}, {lost:.0f} s old"

@@ -337,6 +337,11 @@ class CheckpointState(Store):
             found = [_migration_from(row)[1] for row in rows]
         return tuple(sorted(found, key=lambda move: move.changed))
 
+    def migrations_of(self, job: int) -> tuple[Migration, ...]:
+        """All migrations of one job that are known, over or not, by its runs."""
+        rows = self._select("select body from rescues where job = ? order by attempt", job)
+        return tuple(_migration_from(row)[1] for row in rows)
+
     def open_migration(self, job: int, attempt: int) -> Migration | None:
         """The migration of one run as it is now; None where it is over."""
         with self._lock:

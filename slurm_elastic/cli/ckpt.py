@@ -21,6 +21,7 @@ from slurm_elastic.ckptstate.orders import (
 )
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.explain import explain, render
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible, write_json
@@ -133,7 +134,7 @@ def _list(args: argparse.Namespace) -> int:
     console = plain()
     if view.private:
         console.print(private_note(view.private))
-    for block in checkpoint_blocks(view, finished=True):
+    for block in checkpoint_blocks(view):
         console.print(block)
     return 0
 
@@ -151,6 +152,7 @@ def view_of(config: Config, now: float) -> CheckpointsView:
 
 def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
+    require_trusted(config)
     job = _job(PromptCli(config.slurm), args.job)
     if job is None or "RUNNING" not in job.states:
         raise SlurmElasticError(f"job {args.job} does not run")
@@ -163,9 +165,10 @@ def _now(args: argparse.Namespace) -> int:
 
 
 def _notice(args: argparse.Namespace) -> int:
+    config = load(Path(args.config))
+    require_trusted(config)
     if args.withdraw and (args.within is not None or args.rebalance or args.reason):
         raise ConfigError("--withdraw goes with none of --in, --reason and --rebalance")
-    config = load(Path(args.config))
     node = args.node
     if node not in pools_by_node(config) and node not in PromptCli(config.slurm).nodes([node]):
         raise SlurmElasticError(f"Slurm has no node {node!r}")
@@ -188,8 +191,6 @@ def _leave(config: Config, order: AnyOrder) -> None:
         drop(place, order, time.time())
     except FileNotFoundError:
         raise SlurmElasticError(f"{CKPTMAN} has never run: there is no {place}") from None
-    except PermissionError:
-        raise SlurmElasticError(f"only root and SlurmUser may write to {place}") from None
     if not _heard(config):
         print(f"{CKPTMAN} does NOT RUN: it takes this up when it starts", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from rich.console import RenderableType
@@ -10,42 +11,29 @@ from rich.text import Text
 
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.view.attention import silent_ckptman
-from slurm_elastic.view.checkpoints import CheckpointsView
+from slurm_elastic.view.checkpoints import CheckpointsView, MoveView
 from slurm_elastic.view.next_action import brief
 
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"
 MIB = 1 << 20
 
 
-def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
-    """Tables of all that threatens jobs, and of saved ones; ``finished`` moves, too."""
+def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
+    """Tables of all that threatens jobs, of saved ones, and of moves that are over."""
     yield life(view)
-    yield from threatened(view, finished=finished)
+    yield from threatened(view)
     if view.saved:
         yield saved(view)
+    if over := [m for m in view.moves if m.over]:
+        yield _moves("Moved in the last 24 hours", over, "Began", "Took")
 
 
-def threatened(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
-    """Tables of notices, of moves (``finished`` ones, too), and of jobs that cannot be saved."""
+def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
+    """Tables of notices, of jobs on their way, and of jobs that cannot be saved."""
     if view.threats:
         yield _threats(view)
-    moves = [m for m in view.moves if finished or not m.over]
-    if moves:
-        table = titled_table(
-            "Jobs on their way", "Job", "Cause", "Off nodes", "Step", "Left", "Since", "Note"
-        )
-        for m in moves:
-            image = "" if m.image is None else f"from save {m.image}"
-            table.add_row(
-                words(m.label),
-                words(m.cause),
-                words(",".join(m.nodes) or "-"),
-                Text(m.step, style=_GOOD if m.step == "back" else ""),
-                _left(m.left),
-                Text(brief(m.took)),
-                words("; ".join(part for part in (image, m.note) if part)),
-            )
-        yield table
+    if standing := [m for m in view.moves if not m.over]:
+        yield _moves("Jobs on their way", standing, "Since", "Left")
     if view.unsavable:
         yield _unsavable(view)
 
@@ -62,6 +50,23 @@ def _threats(view: CheckpointsView) -> Table:
     table = titled_table("Notices", "Node", "Kind", "Left", "Why")
     for t in view.threats:
         table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
+    return table
+
+
+def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Table:
+    table = titled_table(title, "Job", "Cause", "Off nodes", "Step", *times, "Note")
+    table.columns[4].no_wrap = True  # a time is not broken
+    for m in moves:
+        image = "" if m.image is None else f"from save {m.image}"
+        table.add_row(
+            words(m.label),
+            words(m.cause),
+            words(",".join(m.nodes) or "-"),
+            Text(m.step, style=_GOOD if m.step == "back" else ""),
+            Text(time.strftime("%H:%M:%S", time.localtime(m.began))),
+            Text(brief(m.took)) if m.over else _left(m.left),
+            words("; ".join(part for part in (image, m.note) if part)),
+        )
     return table
 
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.account import account
 from slurm_elastic.audit_trail import list_subject, pool_subject
 from slurm_elastic.cli.clear_gone import gone
+from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
@@ -59,6 +59,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Clear, and print what was cleared; 1 for who may not, 2 for no subject or an unknown one."""
+    config = load(Path(args.config))
+    require_trusted(config)
     if bool(args.subjects) == args.all:
         print(
             "clear what? Name offers, pools or clouds, machines with --gone, or say --all",
@@ -68,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
     if args.gone and args.all:
         print("--all does not go with --gone: name the machines or clouds", file=sys.stderr)
         return 2
-    config = load(Path(args.config))
-    require_right(config)
     path = config.state / "ledger.db"
     if not path.exists():
         raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
@@ -85,18 +85,6 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     print("nothing was cooling down or paused" if not cleared else _later(config))
     return 0
-
-
-def require_right(config: Config) -> None:
-    """Raises SlurmElasticError for anybody but root and SlurmUser."""
-    if os.geteuid() == 0:
-        return
-    try:
-        allowed = account(config.slurm.user).pw_uid == os.geteuid()
-    except KeyError:
-        allowed = False
-    if not allowed:
-        raise SlurmElasticError(f"only root and {config.slurm.user} may clear something")
 
 
 def clear(

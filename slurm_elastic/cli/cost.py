@@ -114,7 +114,8 @@ def document(costs: Costs) -> dict[str, object]:
             "key": line.key,
             "micro_dollars": line.micro,
             "unused": line.unused,
-            "dollars_per_hour": round(_rate(line, costs), 6),
+            "machine_hours": round(line.hours, 6),
+            "dollars_per_hour": round(_rate(line), 6),
         }
         | ({"unused_micro_dollars": line.micro_unused} if line.micro_unused else {})
         for line in costs.lines
@@ -128,7 +129,8 @@ def document(costs: Costs) -> dict[str, object]:
         "unused_is_shared": costs.shared,
         "micro_dollars": costs.micro,
         "machines": costs.machines,
-        "machine_hours_checked": costs.hours,
+        "machine_hours": round(costs.hours, 6),
+        "pieces_checked": costs.pieces,
         "problems": list(costs.problems),
         "lines": lines,
     }
@@ -141,7 +143,7 @@ def render(costs: Costs, console: Console) -> None:
         console.print("Shown is your own jobs' part of the machines that they used.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(str(costs.by).upper(), overflow="fold")
-    for name in ("DOLLARS", "$/H", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
+    for name in ("DOLLARS", "HOURS", "$/H", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
         table.add_column(name, justify="right", no_wrap=True)
     for line in costs.lines[:MOST_LINES]:
         table.add_row(*_cells(line, costs))
@@ -153,21 +155,23 @@ def render(costs: Costs, console: Console) -> None:
         rest = sum(line.micro for line in costs.lines[MOST_LINES:])
         more = len(costs.lines) - MOST_LINES
         console.print(f"and {more} more, {_dollars(rest)} together: --format csv has all")
-    console.print(f"\n{_dollars(costs.micro)} in all, of {costs.machines} machines")
+    whole = f"{costs.machines} machines in {costs.hours:.2f} machine-hours"
+    console.print(f"\n{_dollars(costs.micro)} in all, of {whole}")
     if not costs.problems:
-        console.print(f"checked: parts sum to the charge in each of {costs.hours} machine-hours")
+        pieces = f"{costs.pieces} pieces (at most an hour each)"
+        console.print(f"checked: parts sum to the charge in each of {pieces}")
 
 
 def _cells(line: Line, costs: Costs) -> list[str]:
     name = f"(unused: {line.key})" if line.unused else line.key
     share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
-    cells = [name, _dollars(line.micro), f"{_rate(line, costs):.4f}", share]
+    cells = [name, _dollars(line.micro), f"{line.hours:.2f}", f"{_rate(line):.4f}", share]
     return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])
 
 
-def _rate(line: Line, costs: Costs) -> float:
-    """Dollars an hour, in the mean of the time that was asked for."""
-    return line.micro / 1e6 / ((costs.until - costs.since) / 3600)
+def _rate(line: Line) -> float:
+    """Dollars a machine-hour, in the mean."""
+    return line.micro / 1e6 / line.hours if line.hours else 0.0
 
 
 def _has_unused(costs: Costs) -> bool:
@@ -175,11 +179,13 @@ def _has_unused(costs: Costs) -> bool:
 
 
 def _print_csv(costs: Costs) -> None:
-    rows = [[str(costs.by), "dollars", "unused", "unused_dollars", "dollars_per_hour"]]
+    columns = ["dollars", "unused", "unused_dollars", "machine_hours", "dollars_per_hour"]
+    rows = [[str(costs.by), *columns]]
     for line in costs.lines:
         unused = _plain(line.micro if line.unused else line.micro_unused)
-        rate = f"{_rate(line, costs):.6f}"
-        rows.append([line.key, _plain(line.micro), str(int(line.unused)), unused, rate])
+        rate = f"{_rate(line):.6f}"
+        hours = f"{line.hours:.6f}"
+        rows.append([line.key, _plain(line.micro), str(int(line.unused)), unused, hours, rate])
     write_csv(rows)
 
 

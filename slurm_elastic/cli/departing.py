@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.cli.ckpt import choice_of
-from slurm_elastic.cli.directing import counted, duration
+from slurm_elastic.cli.directing import counted, duration, require_operator
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.changed import scope_named, with_limits
@@ -62,8 +62,11 @@ def add_time(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace) -> tuple[Config, Facts]:
-    """The configuration, the records, and what Slurm says; SlurmElasticError where it does not."""
+    """The configuration, the records, and what Slurm says. SlurmElasticError for who may give no
+    orders, and where Slurm does not answer.
+    """
     config = load(Path(args.config))
+    require_operator(config)
     facts = gather(config, PromptCli(config.slurm), time.time())
     if facts.slurm_error or facts.ledger_error:
         raise SlurmElasticError(facts.slurm_error or facts.ledger_error or "")

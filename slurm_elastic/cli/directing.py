@@ -5,6 +5,7 @@ options, and how an order is given.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -14,9 +15,10 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.directive import scope_of_cloud, scope_of_pool
-from slurm_elastic.door.asks import Order
+from slurm_elastic.door.asks import Order, group_ids, trusted
 from slurm_elastic.door.client import facts_of, order
-from slurm_elastic.door.orders import LONGEST, MAX_TEXT
+from slurm_elastic.door.orders import LONGEST, MAX_TEXT, no_right
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.units import format_duration, parse_duration
 from slurm_elastic.view import Facts
@@ -57,11 +59,29 @@ def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
     )
 
 
+def require_operator(config: Config) -> None:
+    """SlurmElasticError for who may give no orders: asked before anything is said or done. The
+    daemon, which carries orders out for all but root and SlurmUser, asks the kernel itself.
+    """
+    groups = {os.getegid(), *os.getgroups()}
+    if os.geteuid() in trusted(config):
+        return
+    if groups.isdisjoint(group_ids("operators", config.users.operators)):
+        raise SlurmElasticError(no_right(config))
+
+
+def require_trusted(config: Config) -> None:
+    """SlurmElasticError for anybody but root and SlurmUser, before anything is said or done."""
+    if os.geteuid() not in trusted(config):
+        raise SlurmElasticError(f"this is for root and {config.slurm.user}")
+
+
 def opened(args: argparse.Namespace) -> tuple[Config, Facts]:
-    """The configuration, and what is known now. SlurmElasticError where the daemon does not answer
-    who may not read its files.
+    """The configuration, and what is known now. SlurmElasticError for who may give no orders, and
+    where the daemon does not answer who may not read its files.
     """
     config = load(Path(args.config))
+    require_operator(config)
     return config, facts_of(config, time.time())
 
 

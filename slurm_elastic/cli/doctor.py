@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.account import trusted
 from slurm_elastic.catalogues import completed
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -21,6 +23,7 @@ from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.configfile import read
 from slurm_elastic.doctor import auth, bursting, clouds, head, network
 from slurm_elastic.model import Finding, Level
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
     typed = read(Path(args.config))
     with as_the_services(args.config, typed) as environment:
-        config = completed(typed, time.time())
+        config = (from_state if _is_closed(typed) else completed)(typed, time.time())
         if args.clouds:
             diagnosis = _diagnosis(look_at_clouds(config), time.time())
         else:
@@ -145,9 +148,15 @@ def _diagnosis(parts: Sequence[Part], now: float) -> Diagnosis:
 
 
 def look_at_clouds(config: Config) -> list[Part]:
-    """Each cloud, all at the same time."""
-    pools = plan.pools_of(config)
+    """Each cloud, all at the same time; none that is closed to who asks."""
     blocked = blocked_clouds(config)
+    if _is_closed(config):
+        closed = clouds.not_looked_at(config)
+        return [
+            Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), closed))
+            for c in config.clouds
+        ]
+    pools = plan.pools_of(config)
     with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
         looks = [
             workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
@@ -157,6 +166,11 @@ def look_at_clouds(config: Config) -> list[Part]:
         Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result()))
         for c, look in zip(config.clouds, looks, strict=True)
     ]
+
+
+def _is_closed(config: Config) -> bool:
+    """Whether clouds would be asked with a user's own credentials, where services have theirs."""
+    return plan.is_installed(config) and os.geteuid() not in trusted(config.slurm.user)
 
 
 def _answers(findings: Sequence[Finding]) -> bool:

@@ -56,8 +56,9 @@ _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 class Explanation(Struct, frozen=True, kw_only=True):
     """The document of ``explain --json``. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says
     in a sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
-    since the first decision, or the pool's now; ``end_only`` is why the daemon buys nothing.
-    ``verdicts`` say of a pending job for each pool why it gets no machine of it.
+    since the first decision, those of the job in its order, or the pool's now; ``end_only`` is why
+    the daemon buys nothing. ``verdicts`` say of a pending job for each pool why it gets no machine
+    of it.
     """
 
     subject: str
@@ -173,6 +174,8 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         about="job",
         name=str(number),
         nodes=job.nodes if job else (),
+        begin=job.start if job else 0.0,
+        end=job.end if job and job.has_ended else None,
         account=job.account if job and waits else "",
         user=job.user if job and waits else "",
         wants=job.node_count if job and waits else 0,
@@ -375,8 +378,10 @@ def _decision(decision: Decision, console: Console, *, again: str | None = None)
         console.print(Padding(words(decision.reason), (0, 0, 0, margin), expand=False))
     often = f", {again}" if again else ""
     whole = again is None
-    about = words(f"[{decision.correlation}]  {_subjects(decision, whole=whole)}{often}", "dim")
-    console.print(Padding(about, (0, 0, 0, margin), expand=False))
+    request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
+    about = words(f"{request}{_subjects(decision, whole=whole)}{often}", "dim")
+    if about.plain:
+        console.print(Padding(about, (0, 0, 0, margin), expand=False))
     details = list(_details(decision.detail or {}))
     for text in details if again is None else details[:DETAILS_SHOWN]:
         console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))

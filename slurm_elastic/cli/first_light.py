@@ -21,8 +21,7 @@ from typing import TypeVar
 from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.clear import require_right
-from slurm_elastic.cli.directing import is_alive, pools_in
+from slurm_elastic.cli.directing import is_alive, pools_in, require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import visible
@@ -105,7 +104,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """0 when every step was made; 1 where one was not, 2 for wrong use, 130 after Ctrl-C."""
     config = load(Path(args.config))
-    require_right(config)
+    require_trusted(config)
     scope = scope_named(config, args.subject)
     user = _user(args.user)
     facts = read_facts(config, time.time())

@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def gather(config: Config, script: str, options: Sequence[str], now: float) -> Priced:
     """All of it. Raises SlurmElasticError where sbatch takes no such job."""
     asked = submission.ask_sbatch(config.slurm, script, options)
+    _require_partitions(config, asked)
     job = job_of(asked.options, _partitions(config, asked))
     slurm = PromptCli(config.slurm, excluded=False)
     barred = _barred(config, slurm, job, now)
@@ -103,7 +104,9 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     rows = [_without(one, barred.get(one.pool, "")) for one in prices(config, slurm, ask, now)]
     names = list(dict.fromkeys(row.partition for row in rows if not row.why))
     told = {
-        name: submission.ask_sbatch(config.slurm, script, options, partition=name)
+        name: asked  # each question takes a job number
+        if asked.options.get("partition") == name
+        else submission.ask_sbatch(config.slurm, script, options, partition=name)
         for name in names[:MOST_ASKED]
     }
     refused = {name: f"Slurm says: {one.refused}" for name, one in told.items() if one.refused}
@@ -176,6 +179,19 @@ def _partitions(config: Config, asked: Submission) -> list[str]:
     return list(dict.fromkeys([*([default] if default else []), *ours]))
 
 
+def _require_partitions(config: Config, asked: Submission) -> None:
+    """ConfigError where it names a partition that slurmctld does not have."""
+    if "invalid partition" not in asked.refused.lower():
+        return
+    named = asked.options.get("partition", "").split(",")
+    site = siteconf.read(config.slurm.conf)
+    known = list(dict.fromkeys(name for record in site.partitions for name in record.names))
+    strange = [name for name in named if name not in known] or named
+    raise ConfigError(
+        f"Slurm has no partition {', '.join(strange)}; slurm.conf has {', '.join(known)}"
+    )
+
+
 def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict[str, str]:
     """By pool, what keeps such a job from it, as ``explain`` says it of one that waits."""
     verdicts = why_not.judge(config, slurm, job, Chain(), now)
@@ -222,6 +238,10 @@ def render(found: Priced, console: Console) -> None:
         else "how long jobs run elsewhere: too little is known of this site's"
     )
     console.print(f"Starts go by {basis}. Later jobs may come first by their priority.")
+    if any(row.forecast.high for row in started):
+        console.print(
+            "Costs are of whole machines while the job runs; `cost --by job` has its share of them."
+        )
 
 
 def _cells(row: Row) -> list[str]:

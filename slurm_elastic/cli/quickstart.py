@@ -106,7 +106,7 @@ def verdict(problems: Sequence[str]) -> list[str]:
     """The last lines: the summary, or all that was not as it should be."""
     if problems:
         return [*(f"NOT AS IT SHOULD BE: {problem}" for problem in problems), "quickstart failed"]
-    count = len(JOBS)
+    count = len(JOBS) + 1  # the one that was rescued is in the table, too
     summary = f"{count} of {count} jobs completed, 0 instances left, on-premises used first"
     return [f"{summary}, multi-node jobs inside one partition"]
 
@@ -157,7 +157,7 @@ class Story:
         self._obstacles()
         submitted = [self._submit(*job) for job in JOBS]
         self.console.print(
-            f"Submitted by {USER} with plain sbatch: jobs {submitted[0]} to {submitted[-1]}"
+            f"Submitted as user {USER}, by plain sbatch: jobs {submitted[0]} to {submitted[-1]}"
         )
         with self.progress:
             self._until(self._jobs_over, _JOBS_DEADLINE)

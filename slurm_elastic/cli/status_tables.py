@@ -32,7 +32,7 @@ from slurm_elastic.view.attention import (
     unread,
 )
 from slurm_elastic.view.checkpoints import CheckpointsView
-from slurm_elastic.view.day import DayView
+from slurm_elastic.view.day import DayView, hours
 from slurm_elastic.view.next_action import (
     BOOTING,
     DOWN,
@@ -395,19 +395,35 @@ def _total_cells(t: TotalView) -> list[Text]:
 
 
 def day_table(day: DayView) -> RenderableType:
-    """The last 24 hours, each at its full hour."""
-    table = titled_table("The last 24 hours", "At")
+    """The last 24 hours, each from its full hour on, and what there is now."""
+    table = titled_table("The last 24 hours", "From")
     for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
         table.add_column(name.capitalize(), justify="right")
-    each = round(3600 / day.step)
-    for n in range((day.points - 1) % each, day.points, each):
-        at = time.strftime("%d %H:%M", time.localtime(day.begin + n * day.step))
-        machines = [str(counts[n]) for counts in day.machines.values()]
-        dollars = _dollars(sum(prices[n] for prices in day.dollars.values()))
-        waiting = "-" if day.waiting is None else str(day.waiting[n])
-        table.add_row(at, *machines, dollars, str(day.booting[n]), str(day.running[n]), waiting)
-    note = private_note(day.private) if day.private else ""
-    return with_rest(table, note)
+    *past, last = hours(day)
+    for one in (*past, last):
+        at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"
+        machines = [str(count) for count in one.machines]
+        waiting = "-" if one.waiting is None else str(one.waiting)
+        counts = [str(one.booting), str(one.running), waiting]
+        table.add_row(at, *machines, _dollars(one.dollars), *counts)
+    private = private_note(day.private) if day.private else ""
+    notes = ("Counts: the most at once in each hour; $/h: its mean.", _most(day), private)
+    return with_rest(table, "\n".join(note for note in notes if note))
+
+
+def _most(day: DayView) -> str:
+    """How many there were at most, and when; empty: nothing was."""
+    told = {
+        "machines": "{:.0f} machines",
+        "dollars": "{:.4f} $/h",
+        "running": "{:.0f} running",
+    }
+    found = [
+        f"{told[name].format(peak.value)} ({time.strftime('%d %H:%M', time.localtime(peak.at))})"
+        for name, peak in day.most.items()
+        if peak.at is not None
+    ]
+    return f"At most at once: {', '.join(found)}" if found else ""
 
 
 def _state_columns(table: Table) -> None:

@@ -134,10 +134,16 @@ def probes(config: Config, client: Probing) -> Iterator[Finding]:
         if cloud.name not in blocked:
             who = config.who_of(cloud)
             account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
-            yield _probe(client, cloud.partition_name, account, user, (*who.qos, "")[0])
+            strange = who.anybody and os.geteuid() != 0
+            yield _probe(
+                client, cloud.partition_name, account, user, (*who.qos, "")[0], strange=strange
+            )
 
 
-def _probe(client: Probing, partition: str, account: str, user: str, qos: str) -> Finding:
+def _probe(
+    client: Probing, partition: str, account: str, user: str, qos: str, *, strange: bool
+) -> Finding:
+    """``strange``: who asks may be none of those that are allowed."""
     asked = f" as {user}" if user else ""
     asked += f" with account {account}" if account else ""
     what = f"sbatch --test-only in partition {partition}{asked}"
@@ -146,12 +152,20 @@ def _probe(client: Probing, partition: str, account: str, user: str, qos: str) -
     except SlurmError as error:
         return Finding(
             what=what,
-            level=Level.NOTE if error.unanswered else Level.WRONG,
+            level=Level.NOTE if error.unanswered or strange else Level.WRONG,
             found=str(error) if error.unanswered else error.stderr,
             expected="a time at which a job of one node would start",
-            advice="" if error.unanswered else "submit such a job: slurm-elastic explain JOBID",
+            advice=_next(error, strange=strange),
         )
     return Finding(what=what, level=Level.OK, found=said or "it would start")
+
+
+def _next(error: SlurmError, *, strange: bool) -> str:
+    if error.unanswered:
+        return ""
+    if strange:
+        return "run this as root, who can ask as somebody who is allowed there"
+    return "submit such a job: slurm-elastic explain JOBID"
 
 
 def _somebody(who: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:

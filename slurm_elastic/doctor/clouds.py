@@ -17,15 +17,7 @@ from slurm_elastic.credentials import ending, soon
 from slurm_elastic.doctor import catalogue
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import (
-    Finding,
-    InstanceState,
-    Level,
-    Limits,
-    NodeRequest,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model import OFF, STANDING, Finding, Level, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.policies.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.protocols import Examinable, Expiring, Provider
 from slurm_elastic.providers import open_provider
@@ -45,6 +37,16 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
         return (*look(provider, cloud, pools, config.limits), *told)
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
         return (_unexpected("opening it", error),)
+
+
+def not_looked_at(config: Config) -> Finding:
+    """For users, whose own credentials would say nothing about those of the services."""
+    return Finding(
+        what="credentials, machines, offers",
+        level=Level.NOTE,
+        found=f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
+        advice=f"run this as root or {config.slurm.user}",
+    )
 
 
 def tighter(one: Limits, other: Limits) -> Limits:
@@ -116,8 +118,7 @@ def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
 
 def _machines(provider: Provider) -> Finding:
     try:
-        # One that the cloud took is told once more: it is no machine.
-        count = sum(i.state is not InstanceState.TERMINATED for i in provider.instances())
+        machines = provider.instances()
     except ProviderError as error:
         return Finding(
             what="listing machines",
@@ -126,7 +127,11 @@ def _machines(provider: Provider) -> Finding:
             expected="the right to list them: without it none can be ended for sure",
             advice="see the cloud's page in docs/ for the rights that are needed",
         )
-    return Finding(what="listing machines", level=Level.OK, found=f"{count} of this cluster")
+    standing = sum(one.state in STANDING for one in machines)
+    off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too
+    stopped = f", {off} stopped" if off else ""
+    found = f"{standing} of this cluster{stopped}"
+    return Finding(what="listing machines", level=Level.OK, found=found)
 
 
 def _pool(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic import statedir
-from slurm_elastic.account import same
+from slurm_elastic.account import same, trusted
 from slurm_elastic.config import Config
 from slurm_elastic.doctor import bursting, services
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
@@ -37,6 +37,8 @@ def state_directory(config: Config) -> Iterator[Finding]:
     try:
         found = path.stat()
         free = shutil.disk_usage(path).free
+    except PermissionError:
+        return  # told of its files
     except OSError as error:
         advice = "`slurm-elastic conf install` makes it"
         yield Finding(what=what, level=Level.WRONG, found=str(error.strerror), advice=advice)
@@ -65,19 +67,31 @@ def state_directory(config: Config) -> Iterator[Finding]:
 
 def memory(config: Config, now: float) -> Iterator[Finding]:
     """Findings about the files in the state directory, for who may look there."""
-    if config.state.is_dir() and not os.access(config.state, os.R_OK | os.X_OK):
+    if _is_closed(config.state):
         yield Finding(
             what="requests and ledger",
             level=Level.NOTE,
             found=f"not looked at: {config.state} is {config.slurm.user}'s alone",
             advice=f"run this as root or {config.slurm.user}",
         )
+        yield from _users(config)
         return
     yield from spool(config, now)
     yield from services.daemon(config, now)
     yield from services.checkpoints(config, now)
     yield from _users(config)
     yield from _rights(config)
+
+
+def _is_closed(directory: Path) -> bool:
+    """Whether it is there, or may be, and its files are not for who asks."""
+    try:
+        directory.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(directory, os.R_OK | os.X_OK)
 
 
 def _users(config: Config) -> Iterator[Finding]:
@@ -259,8 +273,9 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
         return _unanswered(error), {}
     if not nodes:
         advice = f"run this as {config.slurm.user} or root; is it the right slurm.conf?"
+        hidden = os.geteuid() not in trusted(config.slurm.user)  # PrivateData=nodes hides all
         none = Finding(
-            what="slurmctld", level=Level.WRONG, found=NO_NODE,
+            what="slurmctld", level=Level.NOTE if hidden else Level.WRONG, found=NO_NODE,
             expected="the nodes of the cluster", advice=advice,
         )  # fmt: skip
         return none, {}

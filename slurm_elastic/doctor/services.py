@@ -27,6 +27,7 @@ from slurm_elastic.policies.exclusions import DENIED, sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.slurm import plan
 from slurm_elastic.store.trouble import trouble_of
+from slurm_elastic.units import format_duration
 
 _ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _STRAYS = (
@@ -72,12 +73,19 @@ def _by_ledger(
     for health in ledger.health():
         if health.error:
             advice = _STRAYS if health.code == CODE else ""
-            yield Finding(what="last errors", level=Level.WRONG, found=health.told, advice=advice)
+            found = f"{health.told} ({_ago(now - health.checked)} ago)"
+            yield Finding(what="last errors", level=Level.WRONG, found=found, advice=advice)
     for breaker in ledger.breakers():
         if breaker.until or sickly(breaker):
             yield _paused(breaker, now)
     yield from _held(config, ledger)
     yield from _cooling(ledger.cool_downs(now), now)
+
+
+def _ago(seconds: float) -> str:
+    """To the minute, but for what is younger than two."""
+    whole = max(round(seconds), 1)
+    return format_duration(whole if whole < 120 else whole // 60 * 60)
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
@@ -196,11 +204,16 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
         found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
         return Finding(what="daemon", level=Level.OK, found=found)
-    found = "has never run" if beat is None else f"last heartbeat {now - beat[0]:.0f} s ago"
+    found, expected = "has never run", "it runs"
+    if beat is not None:
+        found = f"last heartbeat {max(now - beat[0], 0):.0f} s ago"
+        expected = f"a heartbeat within {limit:.0f} s"
+        if not process_exists(beat[1]):
+            found, expected = f"its process {beat[1]} is gone, {found}", "it runs"
     return Finding(
         what="daemon",
         level=Level.WRONG,
         found=found,
-        expected=f"a heartbeat within {limit:.0f} s: without it nothing is launched or ended",
+        expected=f"{expected}: without it nothing is launched or ended",
         advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
     )

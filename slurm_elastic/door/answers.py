@@ -7,7 +7,6 @@ PrivateData hides some.
 
 from __future__ import annotations
 
-import grp
 import logging
 import re
 import threading
@@ -32,6 +31,7 @@ from slurm_elastic.door.asks import (
     EndAsk,
     Order,
     PriceAsk,
+    group_ids,
     trusted,
     understood,
 )
@@ -134,10 +134,10 @@ class Answers:
         self._day = Kept(lambda: (now(), read_day(config, now())), DAY_FRESH)
         users = config.users
         self._operators: Kept[frozenset[int]] = Kept(
-            lambda: _groups("operators", users.operators), SETTINGS_FRESH
+            lambda: group_ids("operators", users.operators), SETTINGS_FRESH
         )
         self._viewers: Kept[frozenset[int]] = Kept(
-            lambda: _groups("viewers", users.viewers), SETTINGS_FRESH
+            lambda: group_ids("viewers", users.viewers), SETTINGS_FRESH
         )
         self._habits: Kept[Habits] = Kept(lambda: habits_now(slurm), HABITS_FRESH)
         self._seen: Kept[Seen] = Kept(
@@ -240,17 +240,6 @@ class Answers:
         except SlurmError as error:
             log.warning("owners of jobs are not known, users see none: %s", error)
             return ()
-
-
-def _groups(key: str, names: Sequence[str]) -> frozenset[int]:
-    """The groups that ``users.KEY`` names, as far as this host knows them."""
-    found = set()
-    for name in names:
-        try:
-            found.add(grp.getgrnam(name).gr_gid)
-        except KeyError:
-            log.warning("users.%s: this host has no group %s", key, name)
-    return frozenset(found)
 
 
 def refused(sentence: str) -> bytes:

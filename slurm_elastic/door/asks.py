@@ -15,13 +15,16 @@ The last two are for operators.
 from __future__ import annotations
 
 import contextlib
+import grp
+import logging
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.account import account
+from slurm_elastic import account
 from slurm_elastic.books import By, Costs
 from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
@@ -30,6 +33,8 @@ from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.view import Facts
 from slurm_elastic.view.day import DayView
+
+log = logging.getLogger(__name__)
 
 MAX_ANSWER = 64 << 20
 """Bytes; thirty thousand machines are half of that."""
@@ -41,13 +46,15 @@ class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     """The decisions about a job (by its number), a node or a pool. For a job: the ``nodes`` that it
-    has by Slurm; where it waits for machines, its ``account`` and ``user`` and how many nodes it
-    ``wants``.
+    has or had last by Slurm, since ``begin`` and until ``end`` (Unix time; None: it has them);
+    where it waits for machines, its ``account`` and ``user`` and how many nodes it ``wants``.
     """
 
     about: Literal["job", "node", "pool"]
     name: str
     nodes: tuple[str, ...] = ()
+    begin: float = 0.0
+    end: float | None = None
     account: str = ""
     user: str = ""
     wants: int = 0
@@ -191,6 +198,15 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def trusted(config: Config) -> frozenset[int]:
     """Root's and SlurmUser's uid."""
-    with contextlib.suppress(KeyError):
-        return frozenset({0, account(config.slurm.user).pw_uid})
-    return frozenset({0})
+    return account.trusted(config.slurm.user)
+
+
+def group_ids(key: str, names: Sequence[str]) -> frozenset[int]:
+    """The groups that ``users.KEY`` names, as far as this host knows them."""
+    found = set()
+    for name in names:
+        try:
+            found.add(grp.getgrnam(name).gr_gid)
+        except KeyError:
+            log.warning("users.%s: this host has no group %s", key, name)
+    return frozenset(found)

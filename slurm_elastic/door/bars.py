@@ -7,9 +7,11 @@ and of today's spot prices nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.changed import DOLLARS
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of, types_of
 from slurm_elastic.controller.budget import (
@@ -19,10 +21,12 @@ from slurm_elastic.controller.budget import (
     stop_of,
     stopped_by_operators,
 )
+from slurm_elastic.directive import Directive, LimitChange, scope_in_words
 from slurm_elastic.door.asks import Bar
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Market, NodeRequest, Offer, Pool
+from slurm_elastic.policies.directives import told
 from slurm_elastic.policies.exclusions import Excluded
 from slurm_elastic.policies.ranking import shortfall
 
@@ -45,13 +49,25 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
         offers = list(_configured(config.cloud(pool.cloud), pool))
         why = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
         if why:
-            told = (
+            open_to_all = (
                 blocked.get(pool.cloud),
                 Excluded(pool, scope.exclusions, now).pause,
                 closed.get(pool.name),
             )
-            found.append(Bar(pool=pool.name, reason=why, private=why not in told))
+            reason = f"{why}{_by_whom(why, state.directives, now)}"
+            found.append(Bar(pool=pool.name, reason=reason, private=why not in open_to_all))
     return tuple(found)
+
+
+def _by_whom(why: str, directives: Iterable[Directive], now: float) -> str:
+    """The operator's word that set the limit of which ``why`` tells; "" where it is the file's."""
+    for one in directives:
+        if isinstance(one.word, LimitChange) and one.holds(now):
+            scope = re.escape(scope_in_words(one.word.scope))
+            bound = "may spend" if one.word.key == DOLLARS else "is limited to"
+            if re.search(rf"\b{scope}( on [a-z-]+)? {bound} ", why):
+                return f" ({told(one, now)})"
+    return ""
 
 
 def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:

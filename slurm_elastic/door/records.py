@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.audit_trail import nodes_of, pool_subject, tell_job, tell_node
+from slurm_elastic.audit_trail import (
+    Stay,
+    machines_of,
+    nodes_of,
+    pool_subject,
+    tell_job,
+    tell_node,
+)
 from slurm_elastic.books import Costs, read_books, report
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
@@ -31,6 +38,7 @@ from slurm_elastic.heartbeat import (
     read_mark,
     told,
 )
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model_ledger import Run
 from slurm_elastic.policies.account_budgets import barring
@@ -172,23 +180,47 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
     if ask.about == "node":
         # A word that was no UTF-8 on the command line cannot be asked for, and names nothing.
         found = tell_node(ask.name, ledger.decisions) if ask.name.isprintable() else []
-        nodes = [ask.name]
+        since = found[0].at if found else None
+        machines = ledger.machines(ended_since=since, nodes=[ask.name])
     else:
-        nodes = list(ask.nodes)
-        found = tell_job(int(ask.name), ledger.decisions, nodes)
-        nodes = nodes or [node for decision in found for node in nodes_of(decision)]
+        found = tell_job(int(ask.name), ledger.decisions, ask.nodes)
+        machines = _machines_of_job(config, ledger, ask, found)
     asks = ask.account or ask.user
     why = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
     return Chain(
         decisions=tuple(found),
-        machines=_machines(ledger, nodes, found),
+        machines=machines,
         barred=why.reason if why else "",
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
     )
 
 
-def _machines(
-    ledger: Ledger, nodes: Sequence[str], chain: Sequence[Decision]
+def _machines_of_job(
+    config: Config, ledger: Ledger, ask: ChainAsk, chain: Sequence[Decision]
 ) -> tuple[Machine, ...]:
-    since = chain[0].at if chain else None
-    return ledger.machines(ended_since=since, nodes=nodes)
+    """By where it was when; before its first run those that were launched for it."""
+    job = int(ask.name)
+    stays = _stays(config, ledger, ask)
+    if stays:
+        nodes = {node for stay in stays for node in stay.nodes}
+        since = min(stay.begin for stay in stays)
+        return machines_of(stays, ledger.machines(ended_since=since, nodes=nodes))
+    nodes = {node for decision in chain for node in nodes_of(decision)}
+    known = ledger.machines(ended_since=chain[0].at if chain else None, nodes=nodes)
+    return tuple(machine for machine in known if job in machine.jobs)
+
+
+def _stays(config: Config, ledger: Ledger, ask: ChainAsk) -> list[Stay]:
+    """A run that ended soon after its begin may be known to Slurm or to the moves alone."""
+    job = int(ask.name)
+    stays = [Stay(ask.nodes, ask.begin, ask.end)] if ask.nodes else []
+    for run in ledger.runs_of(job):
+        nodes = tuple(node for hostlist, _ in run.shares for node in expand(hostlist))
+        stays.append(Stay(nodes, run.begin, run.end))
+    path = config.state / FILE
+    with contextlib.suppress(OSError, sqlite3.Error, SlurmElasticError):
+        if path.exists():
+            with contextlib.closing(CheckpointState(path, read_only=True)) as state:
+                moves = state.migrations_of(job)
+            stays += [Stay(move.run.nodes, move.run.started, move.changed) for move in moves]
+    return stays

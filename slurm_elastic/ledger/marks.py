@@ -268,6 +268,11 @@ class Marks(Store):
         )
         return tuple(run_from(row) for row in self._select(sql, since, until))
 
+    def runs_of(self, job: int) -> tuple[Run, ...]:
+        """All runs of one job that are known, by begin."""
+        sql = f"select {RUN_COLUMNS} from runs where job = ? order by begin"
+        return tuple(run_from(row) for row in self._select(sql, job))
+
     def open_runs(self) -> tuple[Run, ...]:
         """The runs that are not known to have ended, by begin and job."""
         return self._tables("runs")[0]

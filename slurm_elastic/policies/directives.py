@@ -55,7 +55,10 @@ def stop_reason(directive: Directive) -> str:
     word = directive.word
     if isinstance(word, Departure):
         to = f" to {word.to}" if word.to else ""
-        what = f"{word.about} is {_PAST[word.verb]}{to}"
+        single = "node " if len(word.nodes) == 1 else "nodes "
+        about = word.about if word.scope else f"{single}{word.about}"
+        be = "is" if word.scope or len(word.nodes) == 1 else "are"
+        what = f"{about} {be} {_PAST[word.verb]}{to}"
     else:
         what = f"{scope_in_words(word.scope)} is paused"
     why = f": {directive.reason}" if directive.reason else ""
@@ -79,7 +82,8 @@ def told(directive: Directive, now: float) -> str:
     word = directive.word
     if isinstance(word, LimitChange):
         what = f"{scope_in_words(word.scope)}: {word.key} is {word.value:g}"
-        line = f"{what} by {directive.who}{_until(directive)}"
+        since = f" since {clock(directive.starts)}" if directive.starts <= now else ""
+        line = f"{what} by {directive.who}{since}{_until(directive)}"
         line += f": {directive.reason}" if directive.reason else ""
     else:
         line = stop_reason(directive)

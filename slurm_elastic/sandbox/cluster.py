@@ -59,10 +59,13 @@ class Sandbox(Shell):
         return cls(Layout(dir=directory.resolve()).read().spec)
 
     def up(self, progress: Progress = lambda _: None) -> None:
-        """Start everything; a half-dead sandbox is cleared away first.
+        """Start everything; where services of ours alone are dead, these, with what they know. A
+        sandbox that lacks more is cleared away first.
 
-        After a SandboxError nothing is left of it.
+        After a SandboxError nothing is left of a new one.
         """
+        if self._revived(progress):
+            return
         build.require_host(self.spec, self.layout)
         self._clear_way(progress)
         try:
@@ -171,6 +174,20 @@ class Sandbox(Shell):
             self.layout.read()
             progress("clearing away a sandbox that is not whole any more")
             self.down()
+
+    def _revived(self, progress: Progress) -> bool:
+        """Start slurm-elasticd or slurm-elastic-ckptman where nothing else is missing."""
+        if not self.layout.marker.exists():
+            return False
+        self.layout.require_own()
+        there = Sandbox.attach(self.layout.dir)
+        dead = [name for name, alive in there.status().items() if not alive]
+        if not dead or not {ELASTICD, CKPTMAN}.issuperset(dead):
+            return False
+        for name in dead:
+            progress(f"{name}, which was dead; all else is as it was")
+            (there.daemon_start if name == ELASTICD else there.ckptman_start)()
+        return True
 
     def is_up(self) -> bool:
         """Whether all daemons run."""

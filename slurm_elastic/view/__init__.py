@@ -35,6 +35,7 @@ from slurm_elastic.view.next_action import (
     IN_USE,
     POWERED_DOWN,
     Outlook,
+    brief,
     node_note,
     node_states,
 )
@@ -241,7 +242,11 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         pid=pid,
         process_found=facts.process_found,
         pending_requests=facts.pending,
-        problems=tuple(h.told for h in facts.health if h.error and h.name not in clouds),
+        problems=tuple(
+            f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
+            for h in facts.health
+            if h.error and h.name not in clouds
+        ),
         end_only=facts.end_only or None,
     )
 

@@ -61,7 +61,7 @@ class ThreatView(Struct, frozen=True, kw_only=True):
 
 class MoveView(Struct, frozen=True, kw_only=True):
     """A job on its way off its nodes, or back to them with a new time limit (``cause``), or that
-    was within the last day. ``took`` seconds so far, or in all.
+    was within the last day. ``began`` (Unix time); it ``took`` seconds so far, or in all.
     """
 
     job: int
@@ -70,6 +70,7 @@ class MoveView(Struct, frozen=True, kw_only=True):
     cause: str
     nodes: tuple[str, ...]
     left: float | None
+    began: float
     took: float
     image: int | None
     note: str
@@ -152,6 +153,7 @@ def _move(move: Migration, now: float) -> MoveView:
         cause=str(move.cause),
         nodes=move.threatened,
         left=None if move.deadline is None or move.over else move.deadline - now,
+        began=move.began,
         took=max(end - move.began, 0.0),
         image=None if move.image is None else move.image.number,
         note=move.note,

@@ -237,6 +237,21 @@ def test_a_run_that_has_just_begun_is_tried_until_it_is_under_its_launcher(
     assert world.migrations()[0].image is not None
 
 
+def test_a_job_that_died_meanwhile_is_not_said_to_go_on(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object, **__: object) -> None:
+        world.slurm.set_job(7, "FAILED")
+        raise CheckpointError("job 7: there is no such process")
+
+    node = world.runs(7).nodes[0]
+    monkeypatch.setattr(world.saver, "checkpoint", dies)
+    world.interrupt(node)
+    world.until(lambda: "ckpt-no-image" in world.told(7))
+    (said,) = [d.reason for d in world.ledger.decisions("job:7") if d.kind == "ckpt-no-image"]
+    assert said == "job 7: there is no such process; there is no image: its run is over"
+
+
 def test_a_spoilt_image_is_never_used(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.save_before(7)

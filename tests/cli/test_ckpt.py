@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.job_settings import resolve
@@ -112,6 +113,24 @@ def test_list_shows_notices_moves_and_images(
     view = json.loads(capsys.readouterr().out)
     assert view["saved"][0]["size"] == 1024
     assert view["moves"][0]["step"] == "saved"
+
+
+def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service(config)
+    began = time.time() - 3600
+    with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
+        (standing,) = memory.migrations()
+        over = replace(standing, run=replace(RUN, job=6, label="6"), step=Step.BACK)
+        memory.put(replace(over, began=began, changed=began + 6))
+    assert run(config, "list") == 0
+    whole = capsys.readouterr().out
+    on_the_way, moved = whole.split("Moved in the last 24 hours")
+    clock = time.strftime("%H:%M:%S", time.localtime(began))
+    assert moved.splitlines()[2].split()[:6] == ["6", "reclaim", "op1", "back", clock, "6s"]
+    (row,) = [line.split() for line in on_the_way.splitlines() if line.startswith("7    reclaim")]
+    assert row[4] == time.strftime("%H:%M:%S", time.localtime(standing.began))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ledger_cases import instance, offer
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.cli import clear
+from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
@@ -149,5 +150,5 @@ def test_only_what_has_left_the_configuration_is_gone_by_word(
 
 def test_only_root_and_slurms_user_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(SlurmElasticError, match="only root and slurm may clear something"):
-        clear.require_right(config(tmp_path))
+    with pytest.raises(SlurmElasticError, match="this is for root and slurm"):
+        require_trusted(config(tmp_path))

@@ -90,7 +90,7 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     (pool,) = json.loads(told(capsys))["pools"]
     assert (pool["name"], pool["limit"]) == ("rack", 1)
     assert main(["conf", "show", "--config", file]) == 0
-    assert "# now: pool rack: max_nodes is 1 by root until" in told(capsys)
+    assert "# now: pool rack: max_nodes is 1 by root since 20" in told(capsys)
     assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 0
     assert ledger.directives() == ()
     assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 2

@@ -7,6 +7,7 @@ import io
 import os
 import pwd
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
     ledger.beat("slurm-elasticd", T0 - 500, os.getpid())
-    ledger.report_health(Health(name="near", checked=T0, error="near: AuthFailure: no", code="a"))
+    error = "near: AuthFailure: no"
+    ledger.report_health(Health(name="near", checked=T0 - 600, error=error, code="a"))
     ledger.exclude(
         Exclusion(kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause="10 in a row")
     )
@@ -138,7 +140,7 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     found = wrong(config, slurm)
     assert found["head node: daemon"].found == "last heartbeat 500 s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
-    assert found["head node: last errors"].found == "near: AuthFailure: no", "its name once"
+    assert found["head node: last errors"].found == f"{error} (10m ago)", "its name once"
 
 
 def test_machines_that_serve_nobody_are_told_with_what_to_do(
@@ -148,7 +150,7 @@ def test_machines_that_serve_nobody_are_told_with_what_to_do(
     told = "1 serve nobody: i-1: the configuration has no cloud far any more"
     ledger.report_health(Health(name="paid machines", checked=T0, error=told, code="stray"))
     finding = wrong(config, slurm)["head node: last errors"]
-    assert finding.found == f"paid machines: {told}"
+    assert finding.found == f"paid machines: {told} (1s ago)"
     assert "slurm-elastic clear --gone" in finding.advice
 
 
@@ -417,6 +419,30 @@ def notes(config: Config, slurm: FakeSlurm) -> list[tuple[Level, str, str]]:
     ]
 
 
+def test_a_daemon_whose_process_is_gone_is_told_as_gone(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    """Its heartbeat is younger than what would be too old."""
+    with subprocess.Popen(["/bin/true"]) as process:
+        pass
+    ledger.beat("slurm-elasticd", T0 - 34, process.pid)
+    told = wrong(config, slurm)["head node: daemon"]
+    assert told.found == f"its process {process.pid} is gone, last heartbeat 34 s ago"
+    assert told.expected == "it runs: without it nothing is launched or ended"
+
+
+def test_machines_that_are_gone_are_not_counted(config: Config) -> None:
+    """Clouds list them for a while."""
+    provider = FakeProvider(config.cloud("near"), config.cluster)  # type: ignore[arg-type]
+    states = [InstanceState.RUNNING, InstanceState.TERMINATED, InstanceState.STOPPED]
+    found = [
+        msgspec.structs.replace(instance(f"i-{n}"), state=state) for n, state in enumerate(states)
+    ]
+    provider.instances = lambda: found  # type: ignore[method-assign]
+    told = next(f for f in clouds.look(provider, config.cloud("near"), ()) if "listing" in f.what)
+    assert told.found == "1 of this cluster, 1 stopped"
+
+
 def test_a_service_that_stopped_is_not_well(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
@@ -502,3 +528,28 @@ pools:
     (tmp_path / "nft").touch(mode=0o755)
     monkeypatch.setattr(services, "_ROOTS_PATH", str(tmp_path))
     assert not [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+
+
+def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket of ``gone`` refuses users, and no user has the services' credentials."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    notes = {
+        f"{part.name}: {f.what}": f
+        for part in found.parts
+        for f in part.findings
+        if f.level is not Level.OK
+    }
+    assert found.wrong == 0
+    closed = [f for name, f in notes.items() if name.startswith("cloud ")]
+    assert [f.found for f in closed] == [
+        f"not looked at: the cloud's credentials are for root and {ME}"
+    ] * 2
+    assert notes["head node: requests and ledger"].found.startswith("not looked at: ")
+    assert {f.advice for f in closed} == {f"run this as root or {ME}"}
+    assert "renew" not in str(notes)
+    hidden = doctor.diagnose(config, FakeSlurm(), T0, quick=True)
+    assert hidden.wrong == 0, "PrivateData=nodes"

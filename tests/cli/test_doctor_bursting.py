@@ -118,6 +118,17 @@ def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: Prob
     assert probe.found == "Invalid account or account/partition combination"
 
 
+def test_a_probe_of_who_may_not_burst_is_no_fault(
+    config: Config, slurm: ProbingSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only root asks as somebody else, who is in the allowed account."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
+    probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
+    assert probe.level is Level.NOTE
+    assert probe.advice == "run this as root, who can ask as somebody who is allowed there"
+
+
 def test_a_cloud_that_may_not_be_used_yet_is_not_probed(
     config: Config, slurm: ProbingSlurm
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -7,11 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_cases import T0
+from ckpt_cases import rescue_of
+from ledger_cases import T0, offer
+from msgspec.structs import replace
 from rich.console import Console
-from status_cases import busy_ledger, busy_slurm, config, config_file
+from status_cases import busy_ledger, busy_slurm, buy, config, config_file, general_pool
 
 from slurm_elastic.audit_trail import FOLLOWED, tell_job, tell_node
+from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
@@ -19,6 +23,7 @@ from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import Mark, leave_mark
 from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -68,10 +73,57 @@ def test_a_jobs_chain_follows_its_nodes_until_another_job_has_them(
 
 def test_a_job_that_slurm_has_forgotten_is_still_explained(ledger: Ledger, tmp_path: Path) -> None:
     slurm = FakeSlurm()
+    both = (("pub[1-2]", 1_000_000),)
+    ledger.write_runs([Run(job=42, begin=T0 + 150, end=T0 + 400, shares=both)])
     found = explained(tmp_path, "42", slurm)
     assert found.now == "job 42 is no longer in Slurm's queue"
     assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
     assert {m.instance.node for m in found.machines} == {"pub1", "pub2"}
+
+
+def machine_ids(state_dir: Path, subject: str, slurm: FakeSlurm | None = None) -> list[str]:
+    return [m.instance.id for m in explained(state_dir, subject, slurm or FakeSlurm()).machines]
+
+
+def test_a_job_has_the_machines_on_which_it_was_in_its_order(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """A node's name has many machines; a machine may be older than the one left for it."""
+    general = general_pool()
+    for number, at, ended in ((1, 0, 50), (2, 4000, 5100), (3, 5110, 6000), (4, 6100, None)):
+        buy(ledger, f"h{number}", general, offer(), T0 + at, pub7=f"i-7{number}")
+        if ended:
+            ledger.ended("aws", [f"i-7{number}"], "suspended by Slurm", T0 + ended)
+    buy(ledger, "h8", general, offer(), T0 + 5000, pub8="i-81")
+    story = [("pub7", 4100, 5120), ("pub8", 5150, 5300), ("op1", 5310, 5400)]
+    ledger.write_runs([
+        Run(job=60, begin=T0 + begin, end=T0 + end, shares=((node, 1_000_000),))
+        for node, begin, end in story
+    ])  # fmt: skip
+    ledger.record(
+        Decision(
+            at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:60"), reason=""
+        )
+    )
+    assert machine_ids(tmp_path, "60") == ["i-72", "i-81", "local-op1-1"]
+
+
+def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_path: Path) -> None:
+    buy(ledger, "h7", general_pool(), offer(), T0 + 4000, pub7="i-71")
+    ledger.ended("aws", ["i-71"], "suspended by Slurm", T0 + 4200)
+    buy(ledger, "h8", general_pool(), offer(), T0 + 4300, pub7="i-72")
+    move = rescue_of(61, uid=1)
+    run = replace(move.run, nodes=("pub7",), started=T0 + 4100)
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.put(replace(move, run=run, changed=T0 + 4350))
+    over = frozenset({"COMPLETED"})
+    job = SlurmJob(id=61, states=over, nodes=("op1",), start=T0 + 4340, end=T0 + 4400)
+    ledger.record(
+        Decision(
+            at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:61"), reason=""
+        )
+    )
+    assert machine_ids(tmp_path, "61", FakeSlurm(jobs=[job])) == ["i-71", "local-op1-1"]
 
 
 def test_the_chain_does_not_need_slurm(ledger: Ledger, tmp_path: Path) -> None:
@@ -112,6 +164,15 @@ def test_a_request_for_very_many_nodes_is_not_followed_node_by_node() -> None:
     later = decision(2, "n0", kind="terminated")
     assert tell_job(7, reader(whole, later)) == [whole]
     assert tell_job(7, reader(whole, later), held_now=["n0"]) == [whole, later]
+
+
+def test_a_short_explanation_has_no_numbers_of_requests(ledger: Ledger, tmp_path: Path) -> None:
+    console = Console(width=80, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(explained(tmp_path, "42"), console)
+    assert "req-g2" not in captured.get()
+    assert "          pub[1-2], job 42\n" in captured.get()
+    assert "[req-g2]  pub[1-2], job 42" in text_of(explained(tmp_path, "42"), 80)
 
 
 def test_decisions_before_the_job_are_not_its_own() -> None:

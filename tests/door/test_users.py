@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,10 +23,12 @@ from patience import patience
 from status_cases import NOW, busy_ledger
 
 from slurm_elastic import statedir
+from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.directive import Directive, LimitChange
 from slurm_elastic.door import client
 from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer
-from slurm_elastic.door.asks import Answer, ChainAsk
+from slurm_elastic.door.asks import Answer, Chain, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
 from slurm_elastic.door.server import Door
 from slurm_elastic.errors import SlurmElasticError, SlurmError
@@ -269,6 +272,16 @@ def test_a_user_is_told_what_keeps_pools_from_starting_machines(host: Host) -> N
     (bar,) = answer.chain.bars
     assert (bar.pool, bar.private) == ("rack", True)
     assert "the cluster is limited to 3 nodes" in bar.reason
+    assert " by " not in bar.reason
+    word = LimitChange(scope="", key="nodes", value=2.0)
+    host.ledger.direct(
+        Directive(word=word, who="root", since=NOW - 60, starts=NOW - 60, reason="licences")
+    )
+    (bar,) = (host.told(ask).chain or Chain()).bars
+    since = f"{datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%d %H:%M} UTC"
+    told = f"(the cluster: nodes is 2 by root since {since}: licences)"
+    assert "the cluster is limited to 2 nodes" in bar.reason
+    assert bar.reason.endswith(told)
     host.private("nodes")
     hidden = host.told(ask)
     assert hidden.chain is not None
@@ -297,7 +310,7 @@ def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
             raise KeyError(name)
         return Group()
 
-    monkeypatch.setattr("slurm_elastic.door.answers.grp.getgrnam", getgrnam)
+    monkeypatch.setattr("slurm_elastic.door.asks.grp.getgrnam", getgrnam)
     return host.told({"ask": "facts"}, groups=(100, GROUP))
 
 
@@ -517,6 +530,43 @@ def test_a_changed_limit_is_no_more_told_than_what_was_spent(
     assert "max_nodes" not in msgspec.json.encode(hidden).decode()
 
 
+OPERATORS = "this is for root, root and members of groups in users.operators (none)"
+ROOTS = "this is for root and root"
+ORDERS = {
+    "pause": OPERATORS,
+    "pause rack": OPERATORS,
+    "pause rack --dry-run": OPERATORS,
+    "pause nowhere": OPERATORS,
+    "resume": OPERATORS,
+    "resume rack": OPERATORS,
+    "limit rack max_nodes 3": OPERATORS,
+    "limit rack max_nodes many": OPERATORS,
+    "limit rack max_nodes reset": OPERATORS,
+    "drain rack": OPERATORS,
+    "drain op1 --aggressive --at now+1h": OPERATORS,
+    "replace rack": OPERATORS,
+    "migrate onp --to onp": OPERATORS,
+    "clear": ROOTS,
+    "clear rack": ROOTS,
+    "clear --gone i-1": ROOTS,
+    "try rack": ROOTS,
+    "ckpt now 42": ROOTS,
+    "ckpt notice op1": ROOTS,
+    "ckpt notice op1 --withdraw --rebalance": ROOTS,
+}
+
+
+@needs.ROOT
+def test_who_may_not_give_an_order_is_told_so_before_anything_else(host: Host) -> None:
+    orders = {line.split()[0] for line in ORDERS}
+    assert orders >= {*GROUPS["steer it"], "clear", "try", "ckpt"}
+    with host.serving():
+        told = {line: host.as_nobody(*line.split()) for line in ORDERS}
+    for line, done in told.items():
+        found = (done.returncode, done.stdout, done.stderr)
+        assert found == (1, "", f"slurm-elastic: {ORDERS[line]}\n"), line
+
+
 @needs.ROOT
 def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> None:
     with host.serving():
@@ -568,7 +618,7 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     document = json.loads(mine.stdout)
     assert document["own_jobs_only"]
     assert [(x["key"], x["micro_dollars"]) for x in document["lines"]] == [("physics", 200_000)]
-    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000,0.020000"]
+    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000,0.555556,0.360000"]
     assert (focus.returncode, focus.stdout) == (1, "")
     assert "is for root and SlurmUser" in focus.stderr
 

@@ -67,5 +67,15 @@ def test_a_user_sees_starts_and_costs_of_each_partition(site: Sandbox, script: P
     assert 0 < found["aws"]["low"] <= found["aws"]["high"]
     table = price(site, str(script), "--partition=batch,onprem,aws")
     assert table.returncode == 0
+    assert "Costs are of whole machines" in table.stdout
     assert price(site, str(script), "--constraint=nowhere").returncode == 1
+    unknown = price(site, str(script), "--partition=nosuch")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "Slurm has no partition nosuch; slurm.conf has batch, " in unknown.stderr
     assert max(map(len, table.stdout.splitlines())) <= 80
+
+
+def test_a_question_about_one_partition_takes_one_job_number(site: Sandbox, script: Path) -> None:
+    before = site.submit("true", "--partition=batch")
+    assert price(site, str(script), "--partition=batch").returncode == 0
+    assert site.submit("true", "--partition=batch") == before + 2

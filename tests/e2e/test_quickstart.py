@@ -35,12 +35,12 @@ def test_ten_jobs_from_sbatch_to_the_last_machines_end(directory):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == verdict([])[-1]
-    assert "10 of 10 jobs completed, 0 instances left" in done.stdout
+    assert "11 of 11 jobs completed, 0 instances left" in done.stdout
     assert left_over(directory) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["munged", "Submitted by nobody"])
+@pytest.mark.parametrize("moment", ["munged", "Submitted as user nobody"])
 def test_stopped_in_the_middle_it_leaves_nothing(directory, number, moment):
     with subprocess.Popen([*START, directory], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

@@ -75,9 +75,11 @@ def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
         (said(DRAIN), "cloud aws is drained by ann"),
         (said(REPLACE, reason="new image"), "cloud aws is being replaced by ann: new image"),
         (said(MIGRATE, until=NOW + 60), "cloud aws is emptied to gcp by ann until 2027-01-15 08:01 UTC"),
-        (said(LIMIT), "pool burst: max_nodes is 4 by ann"),
+        (said(replace(DRAIN, about="pub2", nodes=("pub2",), scope="")), "node pub2 is drained by ann"),
+        (said(replace(REPLACE, about="n[1-2]", scope="")), "nodes n[1-2] are being replaced by ann"),
+        (said(LIMIT), "pool burst: max_nodes is 4 by ann since 2027-01-15 08:00 UTC"),
         (said(replace(LIMIT, scope="", key="dollars_per_hour", value=2.5), until=NOW + 60, reason="r"),
-         "the cluster: dollars_per_hour is 2.5 by ann until 2027-01-15 08:01 UTC: r"),
+         "the cluster: dollars_per_hour is 2.5 by ann since 2027-01-15 08:00 UTC until 2027-01-15 08:01 UTC: r"),
         (said(Pause(scope=""), starts=NOW + 60), "from 2027-01-15 08:01 UTC on: the cluster is paused by ann"),
     ],
 )  # fmt: skip

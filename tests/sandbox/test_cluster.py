@@ -90,6 +90,18 @@ def test_up_twice_says_so_and_another_process_can_take_it_down(cluster, spec):
     assert processes_naming(str(spec.dir)) == []
 
 
+def test_up_starts_a_dead_service_alone_with_what_it_knew(cluster, spec):
+    ledger = cluster.layout.dir / "state" / "ledger.db"
+    before = ledger.stat().st_ino
+    kept = {name: cluster.processes.get(name) for name in ("munged", "slurmctld", "ec2")}
+    for kill in (cluster.daemon_kill, cluster.ckptman_kill):
+        kill()
+        Sandbox(spec).up()
+        assert cluster.is_up()
+    assert ledger.stat().st_ino == before
+    assert {name: cluster.processes.get(name) for name in kept} == kept
+
+
 def test_up_clears_a_half_dead_one_away_first(cluster, spec):
     before = cluster.processes.get("munged")
     cluster.daemon_kill()

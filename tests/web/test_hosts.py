@@ -127,7 +127,7 @@ def test_cockpit_runs_the_commands(
         page.go()
         page.wait(lambda: "Slurm does not answer" in page.text("main"))
         page.go("#/cost/market")
-        page.wait(lambda: "machine-hours" in page.text("main"))
+        page.wait(lambda: "Checked: parts" in page.text("main"))
         page.go("#/explain/no-such-node")
         page.wait(lambda: "exit 500" in page.text("main"))
         browser.get("about:blank")

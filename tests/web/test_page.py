@@ -164,7 +164,7 @@ def test_costs_are_chosen_by_key_and_span(page: Page) -> None:
         )  # fmt: skip
     page.wait(lambda: "$0.166112 in all" in page.text("main"))
     assert page.js("return location.hash") == "#/cost/market/90d"
-    assert "Checked: parts sum to the charge in each of 13 machine-hours" in page.text("main")
+    assert "Checked: parts sum to the charge in each of 13 pieces" in page.text("main")
 
 
 def test_a_new_reading_changes_the_page_in_place(page: Page, site: Site) -> None:
@@ -283,7 +283,7 @@ def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[.
     page.wait(lambda: "does not answer; trying again" in page.text("main"))
     page.wait(lambda: "does not answer; trying again" in page.text("header"))
     cut()
-    page.wait(lambda: "machine-hours" in page.text("main"), 60.0)
+    page.wait(lambda: "Checked: parts" in page.text("main"), 60.0)
     page.wait(lambda: "as of" in page.text("header") and ":" not in page.text("#beat")[14:], 60.0)
 
 

@@ -59,7 +59,7 @@ function costs(shell, found, wanted) {
       ` of ${count(found.machines)} machines, ${day(found.since)} ${clock(found.since, false)} to ${day(found.until)} ${clock(found.until, false)}`),
     found.problems.length ? h("ul", { class: "sentences" }, found.problems.map((text) =>
       h("li", { class: "told bad" }, h("b", {}, "Wrong sum"), h("span", {}, text))))
-      : h("p", { class: "quiet" }, `Checked: parts sum to the charge in each of ${count(found.machine_hours_checked)} machine-hours.`),
+      : h("p", { class: "quiet" }, `Checked: parts sum to the charge in each of ${count(found.pieces_checked)} pieces (at most an hour each).`),
     found.lines.length ? table(`Dollars by ${wanted.by}`, [[wanted.by, ""], ["Dollars", "number"], ["Share", "number"], ["Of the dearest", "bar"]],
       shown.map((line) => [line.unused ? h("i", {}, `unused: ${line.key}`) : line.key, micro(line.micro_dollars),
         whole ? `${(100 * line.micro_dollars / whole).toFixed(1)} %` : "", bar(line, most)]))

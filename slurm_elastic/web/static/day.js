@@ -42,21 +42,19 @@ function charts(day) {
   return [
     day.private.length ? h("p", { class: "quiet" }, `PrivateData=${day.private.join(",")}: only your own jobs' part is shown`) : "",
     h("div", { class: "charts" },
-      chart("Machines paid", times, [...machines, { name: "booting", values: day.booting, colour: "boot" }], count),
-      chart("Dollars an hour", times, money, (value) => `$${dollars(value)}`),
-      chart("Jobs", times, jobs, count)),
+      chart("Machines paid", times, [...machines, { name: "booting", values: day.booting, colour: "boot" }], count, day.most.machines),
+      chart("Dollars an hour", times, money, (value) => `$${dollars(value)}`, day.most.dollars),
+      chart("Jobs", times, jobs, count, day.most.running)),
     day.waiting ? h("p", { class: "quiet" }, "Still waiting: the jobs that wait now, from their submission on.") : "",
     hours(day, times, markets),
   ];
 }
 
-function chart(title, times, series, told) {
-  const sums = times.map((_, i) => series.filter((one) => !DASHED.includes(one.colour)).reduce((sum, one) => sum + one.values[i], 0));
-  const most = Math.max(...sums);
-  const at = times[sums.indexOf(most)];
+function chart(title, times, series, told, most) {
+  const now = series.filter((one) => !DASHED.includes(one.colour)).reduce((sum, one) => sum + one.values.at(-1), 0);
   return h("figure", { "data-key": title },
     h("figcaption", {}, h("b", {}, title), h("span", { class: "quiet" },
-      ` ${told(sums.at(-1))} now, at most ${told(most)}${most ? ` at ${clock(at, false)}` : ""}`)),
+      ` ${told(now)} now, at most ${told(most.value)}${most.at ? ` at ${clock(most.at, false)}` : ""}`)),
     h("ul", { class: "legend" }, series.map((one) => h("li", {}, h("i", { class: `line ${one.colour}` }),
       `${one.name} ${told(one.values.at(-1))}`))),
     h("div", { class: "chart", "aria-hidden": "true", drawn: (place) => plot(place, times, series, told) }));
@@ -91,11 +89,14 @@ function hours(day, times, markets) {
   const each = Math.round(3600 / day.step);
   const rows = [];
   for (let i = day.points - 1; i >= 0; i -= each) {
-    rows.push([clock(times[i], false), ...markets.map((market) => count(day.machines[market][i])),
-      `$${dollars(markets.reduce((sum, market) => sum + day.dollars[market][i], 0))}`, count(day.booting[i]),
-      count(day.running[i]), day.waiting ? count(day.waiting[i]) : "-"]);
+    const of = (values) => values.slice(i, i + each);
+    const most = (values) => count(Math.max(...of(values)));
+    const mean = (values) => of(values).reduce((sum, value) => sum + value, 0) / of(values).length;
+    rows.push([i === day.points - 1 ? "now" : clock(times[i], false), ...markets.map((market) => most(day.machines[market])),
+      `$${dollars(markets.reduce((sum, market) => sum + mean(day.dollars[market]), 0))}`, most(day.booting),
+      most(day.running), day.waiting ? most(day.waiting) : "-"]);
   }
-  return h("details", {}, h("summary", {}, "Hour by hour, as a table"), table("Each hour, the newest first", [["At", ""],
-    ...markets.map((market) => [market, "number"]), ["$/h", "number"], ["Booting", "number"], ["Running", "number"],
-    ["Still waiting", "number"]], rows));
+  return h("details", {}, h("summary", {}, "Hour by hour, as a table"), table("Each hour, the newest first: the most at once in it, dollars in the mean",
+    [["From", ""], ...markets.map((market) => [market, "number"]), ["$/h", "number"], ["Booting", "number"], ["Running", "number"],
+      ["Still waiting", "number"]], rows));
 }
