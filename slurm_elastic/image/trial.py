@@ -185,8 +185,8 @@ class Trial:
         if ended["ExitCode"] != f"{RAN}:0":
             raise SlurmElasticError(
                 f"job {number} is {ended['JobState']}, exit {ended['ExitCode']}: 0 is one that "
-                "never began (slurmctld.log of --keep says why), 2 is another host's name, 3 a metadata "
-                "service that is open to users"
+                "never began (slurmctld.log of --keep says why), 2 is another host's name, 3 a "
+                "metadata service that is open to users"
             )
         node = self._head.shown("node", NODE)
         return f"{NODE}, Slurm {node.get('Version')}, {node.get('OS')}"
