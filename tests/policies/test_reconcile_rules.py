@@ -290,6 +290,15 @@ def test_one_that_is_to_be_stopped_has_ended_after_as_many_reads_as_any_other() 
     assert found == [[], [], [], ["end-missing"]]
 
 
+def test_one_that_is_stopped_has_ended_after_as_many_reads_as_any_other() -> None:
+    worlds = [
+        view(OFF, stopped=(StoppedInstance(id="i-1", node="pub1", misses=misses),))
+        for misses in range(1, 5)
+    ]
+    found = [[a.kind for a in repairs(world, Thresholds())] for world in worlds]
+    assert found == [[], [], ["end-missing"], ["end-missing"]]
+
+
 @pytest.mark.parametrize(
     ("states", "seen", "expected"),
     [
