@@ -111,7 +111,7 @@ def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
     parameter by a request's, and a hop limit would be lost.
     """
     theirs = site.get("MetadataOptions", {})
-    return {key: value for key, value in theirs.items() if key != _ONLY_TOLD} | METADATA
+    return {**{key: value for key, value in theirs.items() if key != _ONLY_TOLD}, **METADATA}
 
 
 def _place(settings: AwsCloud, zone: str, site: Mapping[str, Any]) -> dict[str, object]:
