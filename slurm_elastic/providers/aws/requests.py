@@ -26,7 +26,7 @@ _ONLY_TOLD = "State"
 _LEAST_BOUND = 0.001
 """EC2 takes a MaxPrice of more than this ("SpotMarketOptions"); no machine costs so little."""
 _TAGGED = ("instance", "volume")
-METADATA: Mapping[str, object] = {
+METADATA: dict[str, object] = {
     "HttpTokens": "required",
     "HttpEndpoint": "enabled",
     "InstanceMetadataTags": "enabled",
