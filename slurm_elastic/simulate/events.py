@@ -325,7 +325,7 @@ class Moves:
             up -= count
             machines.busy -= count
             machines.busy_area += count * now
-            gone = min(count, most) if held == batch else 0
+            gone = min(count, most - lost) if held == batch else 0
             if gone:
                 machines.end(held, gone, now, reclaimed=loss is None)
                 lost += gone

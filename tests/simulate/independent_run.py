@@ -91,11 +91,10 @@ def tell(jobs: Jobs, scenario: Scenario, found: list[str]) -> None:
     )
     for pool in scenario.pools:
         print(pool)
-        if pool.spot is not None:
-            market = pool.spot
-            print(
-                f"  prices {market.curve.times} {market.curve.prices}, bid {market.bid}, {rooms(market)}"
-            )
+        for market in dict.fromkeys((pool.spot, *(sold.market for sold in pool.offers))):
+            if market is not None:
+                curve = market.curve
+                print(f"  prices {curve.times} {curve.prices}, bid {market.bid}, {rooms(market)}")
     print(scenario)
     print("\n".join(found))
 

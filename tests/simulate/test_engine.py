@@ -72,6 +72,17 @@ def test_of_machines_that_boot_together_only_as_many_are_lost_as_there_is_no_roo
     assert machines.lease_count[0] == 1
 
 
+def test_of_a_jobs_machines_only_as_many_are_lost_as_there_is_no_room_for() -> None:
+    """The job has three machines of one launch, which had become idle at different times."""
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 3), (300, 2)))
+    pool = replace(CLOUD, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(6000))
+    history = jobs((0, 50, 1), (0, 60, 1), (0, 70, 1), (100, 500, 3))
+    (machines,) = simulate(history, Scenario(pools=(pool,), growth=OnDemand())).pools
+    assert list(machines.batch_live[:1]) == [0]
+    assert machines.lease_count[0] == 1
+    assert machines.reclaimed == 1
+
+
 def test_machines_that_were_ready_before_their_jobs_last_ones_are_idle_when_it_is_stopped() -> None:
     """Two boot from 420 to 480, the third from then on; room for two is left from 460."""
     spot = SpotMarket(Curve.flat(0.1), available=((0, 3), (460, 2)))
