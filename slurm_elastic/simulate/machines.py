@@ -470,7 +470,7 @@ class Machines:
     def watch(self, now: int, offer: int) -> int | None:
         """When machines of a spot offer are lost next, if that is news."""
         live, same = self.live_of[offer], self._sharing[offer]
-        if not live:
+        if not live or self.falls[offer] == now:  # which is still to come in this second
             return None
         if len(same) > 1:
             live = sum([self.live_of[one] for one in same])

@@ -31,7 +31,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
 
 CLOUD = PoolModel(
     name="cloud", machines=20, price=1.0, boot=BootTimes(((1, 100),)), release=Idle(600)
@@ -81,6 +81,22 @@ def test_of_a_jobs_machines_only_as_many_are_lost_as_there_is_no_room_for() -> N
     assert list(machines.batch_live[:1]) == [0]
     assert machines.lease_count[0] == 1
     assert machines.reclaimed == 1
+
+
+def test_machines_of_two_offers_are_lost_in_the_same_second() -> None:
+    """Two zones, each with room for one; both have none from 300 on."""
+    (sold, on_demand) = replace(CLOUD, spot=SpotMarket(Curve.flat(0.1))).sold
+    zones = tuple(
+        Sold(
+            offer=replace(sold.offer, zone=zone),
+            market=SpotMarket(Curve.flat(0.1), available=((0, 1), (300, 0))),
+        )
+        for zone in "ab"
+    )
+    pool = replace(CLOUD, offers=(*zones, on_demand), boot=BootTimes(((1, 10),)))
+    (machines,) = simulate(jobs((0, 5000, 1), (0, 5000, 1)), Scenario(pools=(pool,))).pools
+    lost = zip(machines.lease_end, machines.lease_reclaimed, strict=True)
+    assert [end for end, reclaimed in lost if reclaimed] == [300, 300]
 
 
 def test_machines_that_were_ready_before_their_jobs_last_ones_are_idle_when_it_is_stopped() -> None:
