@@ -23,6 +23,7 @@ from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    DeniedError,
     InstanceNotFound,
     ProviderError,
     TransientError,
@@ -459,6 +460,20 @@ def test_a_throttle_that_passes_is_not_noticed(bed: AwsBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.RESET_AFTER, action="RunInstances", count=1))
     assert len(provider.launch(spec_for(bed, provider, 1, generation="g2"))) == 1
     assert len(bed.alive()) == 2
+
+
+def test_where_an_organisation_denies_spot_on_demand_is_started(bed: AwsBed) -> None:
+    denied = Fault(
+        kind=FaultKind.AUTH, action="RunInstances", market="spot", code="UnauthorizedOperation"
+    )
+    bed.control.fail(denied)
+    provider = bed.open()
+    offers = {offer.market: offer for offer in provider.offers(bed.pool)}
+    spec = spec_for(bed, provider, 1)
+    with pytest.raises(DeniedError, match="no right to ec2:RunInstances"):
+        provider.launch(replace(spec, offer=offers[Market.SPOT]))
+    on_demand = replace(spec, generation="g2", offer=offers[Market.ON_DEMAND])
+    assert [m.market for m in provider.launch(on_demand)] == [Market.ON_DEMAND]
 
 
 def test_a_refusal_of_another_kind_says_that_nothing_was_started(bed: AwsBed) -> None:
