@@ -19,6 +19,7 @@ from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
+from slurm_elastic.config.telling import Notify
 from slurm_elastic.doctor import clouds, head, services
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
@@ -471,3 +472,12 @@ pools:
     (tmp_path / "nft").touch(mode=0o755)
     monkeypatch.setattr(services, "_ROOTS_PATH", str(tmp_path))
     assert not [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+
+
+def test_an_address_that_all_users_read_is_a_note(config: Config) -> None:
+    def told(webhook: str | None) -> list[Level]:
+        site = msgspec.structs.replace(config, notify=Notify(webhook=webhook))
+        return [f.level for f in head.memory(site, T0) if f.what == "notify"]
+
+    assert told("https://chat.example.org/hooks/abc") == [Level.NOTE]
+    assert told("/etc/slurm-elastic/webhook") == told(None) == []
