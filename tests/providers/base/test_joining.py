@@ -20,10 +20,17 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.programs import tunnel
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.joining import TUNNEL_MARK, facts_of, program_of, wiping
+from slurm_elastic.providers.base.joining import (
+    TUNNEL_MARK,
+    facts_of,
+    own_facts,
+    program_of,
+    wiping,
+)
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.opennebula.requests import merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -481,3 +488,14 @@ def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path:
     assert not mine.exists()
     assert (node.scratch / "dir/of-bob").exists()
     assert node.wipe(0) == 0
+
+
+def test_a_machine_that_is_told_its_own_facts_cannot_enrol_as_another() -> None:
+    """No other's key follows of its own; all do of the launch's word."""
+    spec = replace(launched(), nodes=("pub1", "pub2"), enrol="word-of-the-launch")
+    one, other = (own_facts(Cluster(name="site"), spec, node) for node in spec.nodes)
+    assert (one["node"], other["node"]) == ("pub1", "pub2")
+    assert one["enrol_key"] == tunnel.enrolment_key("word-of-the-launch", "pub1")
+    assert one["enrol_key"] != other["enrol_key"]
+    assert "word-of-the-launch" not in "".join(one.values())
+    assert "enrol_key" not in own_facts(Cluster(name="site"), replace(spec, enrol=""), "pub1")
