@@ -32,7 +32,7 @@ from slurm_elastic.providers.base.joining import (
     wiping,
 )
 from slurm_elastic.providers.base.user_data import read_parts
-from slurm_elastic.providers.opennebula.requests import merged
+from slurm_elastic.providers.opennebula.requests import extra_template, merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
@@ -499,3 +499,19 @@ def test_a_machine_that_is_told_its_own_facts_cannot_enrol_as_another() -> None:
     assert one["enrol_key"] != other["enrol_key"]
     assert "word-of-the-launch" not in "".join(one.values())
     assert "enrol_key" not in own_facts(Cluster(name="site"), replace(spec, enrol=""), "pub1")
+
+
+def test_no_machine_of_opennebula_is_told_the_word_of_its_launch() -> None:
+    spec = replace(launched(), enrol="word-of-the-launch")
+    kind = OneTemplate(cpus=2, memory=4096, template=1)
+    made = extra_template(
+        Cluster(name="c", uuid=UUID), spec, "pub1", kind, {}, None, ["#!/bin/sh\n"]
+    )
+    context = made["TEMPLATE"]["CONTEXT"]
+    assert isinstance(context, dict)
+    start = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
+    data = base64.b64decode(context.get("USER_DATA", "")).decode()
+    assert "word-of-the-launch" not in f"{context}{start}{data}"
+    key = tunnel.enrolment_key("word-of-the-launch", "pub1")
+    assert context["SLURM_ELASTIC_ENROL_KEY"] == key
+    assert f"enrol_key={key}\n" in start
