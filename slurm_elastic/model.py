@@ -274,7 +274,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     and market that may serve any of the nodes instead of ``offer``, best first;
     only a ``protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a process
     that is gone, may have made this very call. ``owner``: the ``account`` and ``user`` of its jobs,
-    where all have the same. ``enrol``: the word by which its machines hand in their keys
+    where all have the same. ``enrol``: the word of which their keys for enrolling follow
     (``controller.enrolment``).
     """
 

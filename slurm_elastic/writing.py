@@ -51,11 +51,13 @@ def append(path: Path, content: bytes, mode: int = 0o600) -> int:
     return size
 
 
-def as_told(path: Path, content: bytes | str) -> None:
+def as_told(path: Path, content: bytes | str, *, executable: bool = False) -> None:
     """Write a file that the caller of a command has named, as the shell's ``>`` does: into what is
     there, be it /dev/stdout, with the rights that the umask leaves.
     """
     path.write_bytes(content.encode() if isinstance(content, str) else content)
+    if executable and path.is_file():
+        path.chmod(0o755)
 
 
 @contextlib.contextmanager

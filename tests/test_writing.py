@@ -145,6 +145,11 @@ def test_a_draft_that_is_not_used_is_gone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_program_that_a_caller_names_can_be_run(tmp_path: Path) -> None:
+    writing.as_told(tmp_path / "program", b"#!/bin/sh\n", executable=True)
+    assert stat.S_IMODE((tmp_path / "program").stat().st_mode) == 0o755
+
+
 def test_what_a_caller_names_is_written_into(tmp_path: Path) -> None:
     read, write = os.pipe()
     writing.as_told(Path(f"/dev/fd/{write}"), "page\n")

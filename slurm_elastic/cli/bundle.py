@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from importlib.metadata import distributions
 from pathlib import Path
@@ -98,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     stamp = time.strftime("%Y%m%dT%H%M%S")
     name = f"slurm-elastic-{config.cluster.name}-{stamp}"
     output = args.output or Path(f"{name}.tgz")
-    parts = [_part(*one) for one in _collected(config, path, args.log, args.lines)]
+    known = _known(config)
+    parts = [_part(*one, known) for one in _collected(config, path, args.log, args.lines)]
     _write(output, name, parts)
     for part in parts:
         secrets = f", {part.secrets} secrets taken out" if part.secrets else ""
@@ -131,14 +132,20 @@ def _collected(
         yield f"logs/{log.name}", lambda log=log: _tail(log, lines)  # type: ignore[misc]
 
 
-def _part(name: str, read: Callable[[], str]) -> Part:
+def _part(name: str, read: Callable[[], str], known: Collection[str]) -> Part:
     """A part that cannot be had says why in its place."""
     try:
         text = read()
     except (OSError, SlurmElasticError, sqlite3.Error, subprocess.SubprocessError) as error:
         text = f"cannot be had: {error}\n"
-    clean, secrets = redacted(text)
+    clean, secrets = redacted(text, known)
     return Part(name, clean.encode("utf-8", "replace")[-LARGEST:], secrets)
+
+
+def _known(config: Config) -> Collection[str]:
+    """Secrets of the configuration that look like any other address."""
+    webhook = config.notify.webhook
+    return [webhook] if webhook and not webhook.startswith("/") else []
 
 
 def _versions(config: Config) -> str:

@@ -32,6 +32,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
     file: Path = args.file
-    writing.replace(file, build(), 0o755)
+    writing.as_told(file, build(), executable=True)
     print(f"wrote {file}: {file.stat().st_size} bytes\n{NEXT}")
     return 0

@@ -281,8 +281,8 @@ def _notify(draft: Draft) -> None:
         if not re.fullmatch(r"[^\s-][^\s]*", str(address)):
             draft.problems.add(("notify", "mail", i), shown(address), "an address of mail")
     webhook = draft.value(("notify", "webhook"), str)
-    if webhook is not None and not re.fullmatch(r"https?://[^\s/][^\s]*", webhook):
-        expected = "an address that begins with http:// or https://"
+    if webhook is not None and not re.fullmatch(r"https?://[^\s/]\S*|/.+", webhook):
+        expected = "the absolute path of a file with the address, or http://... or https://..."
         draft.problems.add(("notify", "webhook"), shown(webhook), expected)
 
 

@@ -22,8 +22,8 @@ class Event(StrEnum):
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whom slurm-elasticd tells of ``events``: by mail to ``mail`` (``mail_program``: None is
-    Slurm's MailProg), by POST to ``webhook``, by running ``command``. One thing is told again after
-    ``again`` seconds at the earliest.
+    Slurm's MailProg), by POST to ``webhook`` (an address, or the path of a file of SlurmUser's with
+    it), by running ``command``. One thing is told again after ``again`` seconds at the earliest.
     """
 
     events: tuple[Event, ...] = tuple(Event)

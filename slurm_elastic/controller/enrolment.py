@@ -1,14 +1,14 @@
 """Keys that are good for enrolling only, once: for clouds that do not show consoles.
 
-The machines of a launch are told a word; each makes a private key of it and its node's name
-(``programs/tunnel.py``), by which the hub lets it reach one port, for ten minutes after the launch
-at most. There it hands in its own public key, and the other one is dead. The words follow from one
-secret of the head, so that a launch that is repeated tells the same.
+A launch has a word; of that and its node's name follows each machine's private key, by which the
+hub lets it reach one port, for ten minutes after the launch at most. There it hands in its own
+public key, and the other one is dead. A machine is told its key and no other's, or, where its cloud
+tells all machines of a launch the same, the word (``programs/tunnel.py`` makes the key of it then).
+The words follow from one secret of the head, so that a launch that is repeated tells the same.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import hmac
@@ -24,7 +24,7 @@ from pathlib import Path
 from slurm_elastic import writing
 from slurm_elastic.bounded import Budget, Exceeded, Seats, line_of
 from slurm_elastic.hub.link import run
-from slurm_elastic.policies.peers import ENROL_PORT
+from slurm_elastic.policies.peers import ENROL_PORT, enrolment_key
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ Take = Callable[[str, str], str]
 
 
 def word_of(state: Path, generation: str) -> str:
-    """The word that the machines of a launch are told; the secret behind it is made at the first
+    """The word of a launch; the secret behind it is made at the first
     call. OSError where it cannot be kept.
     """
     return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
@@ -51,16 +51,6 @@ def _secret(path: Path) -> bytes:
         return path.read_bytes()
     writing.create(path, secrets.token_bytes(32))  # where another thread was first, its one counts
     return path.read_bytes()
-
-
-def private_key(word: str, node: str) -> str:
-    """The private key by which the machine of a node enrols; as ``programs/tunnel.py`` makes it,
-    clamped as RFC 7748 has it.
-    """
-    raw = bytearray(hmac.new(word.encode(), node.encode(), hashlib.sha256).digest())
-    raw[0] &= 248
-    raw[31] = raw[31] & 127 | 64
-    return base64.b64encode(bytes(raw)).decode()
 
 
 class Desk:
@@ -80,7 +70,7 @@ class Desk:
         if name not in self._public:
             if len(self._public) > 100_000:
                 self._public.clear()
-            private = private_key(word_of(self._state, generation), node)
+            private = enrolment_key(word_of(self._state, generation), node)
             self._public[name] = run("wg", "pubkey", text=private).strip()
         return self._public[name]
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import queue
+import re
 import sqlite3
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from concurrent.futures import Executor
 import msgspec
 from msgspec import Struct, field
 
+from slurm_elastic import trust
 from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
@@ -48,6 +50,7 @@ DAY = 86400.0
 WAITING = 100
 PATIENCE = 30.0
 """Seconds that one delivery may take."""
+_LONGEST = 4096
 MAIL = "/usr/bin/mail"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -151,14 +154,30 @@ def _mail_program(conf: str) -> str:
 
 
 def _post(notify: Notify, cluster: str, one: Occasion) -> None:
-    request = urllib.request.Request(  # noqa: S310 - http and https, by the configuration's check
-        str(notify.webhook),
+    request = urllib.request.Request(  # noqa: S310 - http and https, by address_of's check
+        address_of(str(notify.webhook)),
         data=document(cluster, one),
         headers={"Content-Type": "application/json", "User-Agent": "slurm-elastic"},
         method="POST",
     )
     with urllib.request.urlopen(request, timeout=PATIENCE):  # noqa: S310
         pass
+
+
+def address_of(webhook: str) -> str:
+    """The address, read anew from its file if it is in one; ConfigError where that cannot be used.
+    No word of the file is in the error: who knows the address can write to the site's channel.
+    """
+    if not webhook.startswith("/"):
+        return webhook
+    if wrong := trust.flaw(webhook, trust.ours(), private=True):
+        raise ConfigError(f"notify.webhook: {wrong}")
+    with open(webhook, encoding="utf-8", errors="replace") as file:
+        address = file.readline(_LONGEST).strip()
+    if not re.fullmatch(r"https?://[^\s/]\S*", address):
+        expected = "found no http://... or https://... in its first line"
+        raise ConfigError(f"notify.webhook: {webhook}: {expected}")
+    return address
 
 
 def _run(notify: Notify, cluster: str, one: Occasion) -> None:

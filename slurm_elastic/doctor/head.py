@@ -81,6 +81,18 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     yield from services.checkpoints(config, now)
     yield from _users(config)
     yield from _rights(config)
+    yield from _webhook(config)
+
+
+def _webhook(config: Config) -> Iterator[Finding]:
+    """Whether all users read the address by which the site is told."""
+    if config.notify.webhook and not config.notify.webhook.startswith("/"):
+        yield Finding(
+            what="notify", level=Level.NOTE,
+            found="the address of notify.webhook is in slurm-elastic.yaml, which all users read",
+            expected="the path of a file with it, for SlurmUser alone",
+            advice="who has it can write there: docs/notify.md; then have it renewed",
+        )  # fmt: skip
 
 
 def _is_closed(directory: Path) -> bool:

@@ -9,6 +9,9 @@ a power of two move; the ledger keeps what living machines have.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -24,6 +27,16 @@ ENROLMENT = 600.0
 """Seconds after its launch for which a machine may use the key that is good for enrolling only."""
 ENROL_PORT = 51821
 """TCP, at the head's address in the tunnel: where a machine hands in its key."""
+
+
+def enrolment_key(word: str, node: str) -> str:
+    """The private key by which the machine of a node enrols; as ``programs/tunnel.py`` makes it,
+    clamped as RFC 7748 has it.
+    """
+    raw = bytearray(hmac.new(word.encode(), node.encode(), hashlib.sha256).digest())
+    raw[0] &= 248
+    raw[31] = raw[31] & 127 | 64
+    return base64.b64encode(bytes(raw)).decode()
 
 
 class Peer(Struct, frozen=True, kw_only=True):

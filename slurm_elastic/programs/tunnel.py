@@ -3,8 +3,9 @@
 
 The machine makes its own key, which never leaves it. The public part is printed on the console,
 where the head reads it by the cloud's own means; or, where user data has a key that is good for
-nothing else (``enrol``), it is handed in through the tunnel itself, once. Until the head answers
-each try begins anew, as WireGuard by itself would wait for seconds between two.
+nothing else (``enrol_key``, or ``enrol``, of which it is made), it is handed in through the tunnel
+itself, once. Until the head answers each try begins anew, as WireGuard by itself would wait for
+seconds between two.
 
 SETTINGS is JSON, FACTS has the machine's ``key=value`` lines. Standard library only, any Python
 from 3.6 on; ip(8) and wg(8), and wireguard-go where the kernel has no WireGuard.
@@ -87,6 +88,8 @@ class Tunnel:
         self.name = str(settings["interface"])
         self.key = str(settings["key"])
         self.address = own_address(settings, facts)
+        word = facts.get("enrol")
+        self.enrols = facts.get("enrol_key") or (enrolment_key(word, facts["node"]) if word else "")
         self.public = ""
         self.printed = float("-inf")
         # The head may know the key of an earlier boot.
@@ -97,7 +100,7 @@ class Tunnel:
         """One look; whether the head answers."""
         if not self.public:
             self.public = self.own_key()
-            if not self.facts.get("enrol"):  # first of all: it takes the head a while to read it
+            if not self.enrols:  # first of all: it takes the head a while to read it
                 self.announce()
         if not self.is_there():
             self.make()
@@ -106,7 +109,7 @@ class Tunnel:
             self.arrange()
         if self.is_up():
             return True
-        if self.facts.get("enrol"):
+        if self.enrols:
             if time.monotonic() - self.handed > AGAIN:
                 self.hand_in()
         elif time.monotonic() - self.printed > PRINT:
@@ -200,7 +203,7 @@ class Tunnel:
         has taken it, it answers to our own key.
         """
         path = self.key + ".enrol"
-        self.write(path, enrolment_key(self.facts["enrol"], self.facts["node"]))
+        self.write(path, self.enrols)
         try:
             self.connect(path)
             if self.wait(TRY):

@@ -26,12 +26,22 @@ SECRETS = {
     "bearer": "> Authorization: Bearer abcdef0123456789abcdef\n",
     "header": 'sent {"X-Auth-Token": "gAAAAABtokentokentokentokentoken"}\n',
     "jwt": "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl end\n",
+    "option": "slurm-elastic-page --team hpc --token tok-after-an-option --now\n",
+    "option list": "command: [/usr/local/sbin/page, --token, tok-in-a-list, --now]\n",
+    "option lines": "command:\n  - /usr/local/sbin/page\n  - --api-key\n  - tok-on-a-line\n",
+    "option json": '{"command":["/page","--password","tok-in-json","-v"]}\n',
+    "x-key": "> X-Key: plain-header-word\n> X-Site-Key: other-header-word\n",
+    "psk": "wpa psk=plain-psk-word\n",
+    "hex": "join word " + "0f1e2d3c" * 8 + " told\n",
+    "at": "by redis://:p@ss@wo@cache.example.org/0 and amqp://u:q@r@mq.example.org\n",
     "pem": "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n-----END OPENSSH PRIVATE KEY-----\n",
 }
 PLANTED = (
     "Hunter2-of-the-yaml", "quoted secret", "first-token-of-two", "second-token-of-two",
     "of-slurmdbd-99", "wJalrXUtnFEMI", "AKIAIOSFODNN7EXAMPLE", "proxysecret", "T0000/B0000",
-    "abcdef0123456789abcdef", "gAAAAAB", "eyJhbGci", "b3BlbnNzaC1rZXktdjEA",
+    "abcdef0123456789abcdef", "gAAAAAB", "eyJhbGci", "b3BlbnNzaC1rZXktdjEA", "tok-after-an-option", "tok-in-a-list", "tok-on-a-line",
+    "tok-in-json", "plain-header-word", "other-header-word", "plain-psk-word", "0f1e2d3c0f", "p@ss",
+    "ss@wo", "q@r",
 )  # fmt: skip
 
 
@@ -105,6 +115,15 @@ def test_a_file_that_is_there_stays(site: Path, capsys: pytest.CaptureFixture[st
     assert (site.parent / "case.tgz").read_bytes() == before
 
 
+def test_the_address_of_a_webhook_is_taken_out_wherever_it_stands(site: Path) -> None:
+    address = "https://chat.example.org/plain/words"
+    site.write_text(f"{site.read_text()}notify: {{webhook: {address}}}\n")
+    (site.parent / "daemon.log").write_text(f"not told error=POST {address} refused\n")
+    _, files = bundle(site)
+    assert [name for name, text in files.items() if "plain/words" in text] == []
+    assert f"POST {GONE} refused" in files["logs/daemon.log"]
+
+
 @pytest.mark.parametrize("name", SECRETS)
 def test_each_form_of_a_secret_is_known(name: str) -> None:
     clean, count = redacted(f"before\n{SECRETS[name]}after\n")
@@ -123,6 +142,10 @@ def test_each_form_of_a_secret_is_known(name: str) -> None:
         "key: /etc/slurm-elastic/id_ed25519\n",
         "password: null\n",
         "image: ami-0123456789abcdef0\n",
+        "munge_key: /etc/slurm-elastic/munge.key\n",
+        "image debian@sha256:" + "ab" * 32 + "\n",
+        "slurm-elastic key rotate --secret\n",
+        "http://cloud.example.org:2633/RPC2\n",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -21,6 +21,7 @@ from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
+from slurm_elastic.config.telling import Notify
 from slurm_elastic.doctor import clouds, head, services
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
@@ -553,3 +554,12 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
     assert "renew" not in str(notes)
     hidden = doctor.diagnose(config, FakeSlurm(), T0, quick=True)
     assert hidden.wrong == 0, "PrivateData=nodes"
+
+
+def test_an_address_that_all_users_read_is_a_note(config: Config) -> None:
+    def told(webhook: str | None) -> list[Level]:
+        site = msgspec.structs.replace(config, notify=Notify(webhook=webhook))
+        return [f.level for f in head.memory(site, T0) if f.what == "notify"]
+
+    assert told("https://chat.example.org/hooks/abc") == [Level.NOTE]
+    assert told("/etc/slurm-elastic/webhook") == told(None) == []

@@ -26,6 +26,7 @@ from slurm_elastic.controller.telling import (
     WAITING,
     Occasion,
     Teller,
+    address_of,
     all_occasions,
     document,
     of_breakers,
@@ -158,6 +159,39 @@ def test_a_webhook_that_hangs_holds_nobody_up(
     eventually(lambda: len(got) == 2)
     made.close()
     assert [one["values"]["pool"] for one in got] == ["burst", "rack"]
+
+
+def test_the_address_may_be_in_a_file_for_slurmuser_alone(
+    world: World, tmp_path: Path, hook: tuple[str, list[dict[str, Any]], threading.Event]
+) -> None:
+    url, got, go_on = hook
+    go_on.set()
+    file = tmp_path / "webhook"
+    file.write_text(f"{url}\n# of our chat\n")
+    file.chmod(0o600)
+    made = teller(world, webhook=str(file))
+    paused(world)
+    made.look()
+    eventually(lambda: len(got) == 1)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"),
+    [
+        ("https://chat.example.org/secret", 0o644, r"may be read by others \(mode 0644\)"),
+        ("ftp://chat.example.org/secret", 0o600, "found no http"),
+    ],
+)
+def test_a_file_with_an_address_that_cannot_be_used_is_told_without_it(
+    tmp_path: Path, text: str, mode: int, told: str
+) -> None:
+    file = tmp_path / "webhook"
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(ConfigError, match=told) as raised:
+        address_of(str(file))
+    assert "secret" not in str(raised.value)
 
 
 def test_a_way_that_fails_leaves_the_others(
@@ -434,6 +468,7 @@ def test_the_document_says_which_cluster_and_version() -> None:
         ("{command: [mail, x]}", r"notify\.command\[0\]"),
         ("{mail: ['-f x']}", r"notify\.mail\[0\]"),
         ("{webhook: 'ftp://x'}", r"notify\.webhook"),
+        ("{webhook: webhook.txt}", r"notify\.webhook"),
         ("{mail_program: mail}", r"notify\.mail_program"),
         ("{events: [budgets]}", r"notify\.events\[0\]"),
     ],

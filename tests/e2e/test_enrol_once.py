@@ -18,7 +18,6 @@ from needs import not_installed
 from slurm_elastic.config import configfile
 from slurm_elastic.config.tunnel import node_addresses
 from slurm_elastic.policies.peers import ENROL_PORT
-from slurm_elastic.programs.tunnel import enrolment_key
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, SLURMCTLD, Site, no_sshd, public_key, site_on
@@ -80,12 +79,12 @@ def address_of(site: Site, node: str) -> str:
 class Thief:
     """Somebody with the word of another machine, on a host of his own."""
 
-    def __init__(self, site: Site, node: str, word: str, place: Path) -> None:
+    def __init__(self, site: Site, node: str, key: str, place: Path) -> None:
         self._site, self._key = site, place / "key"
         self._on = site.lab.prefix("thief")
         self._link = f"wt{os.getpid()}"
         self._address = address_of(site, node)
-        self._use(enrolment_key(word, node))
+        self._use(key)
         self._sh("wireguard-go", self._link)
         self._sh("ip", "address", "add", f"{self._address}/32", "dev", self._link)
         self._sh("ip", "link", "set", self._link, "mtu", "1380", "up")
@@ -141,7 +140,7 @@ def thief(site: Site, tmp_path: Path) -> Iterator[Callable[[str, str], Thief]]:
     with contextlib.ExitStack() as made:
 
         def come(node: str, machine: str) -> Thief:
-            one = Thief(site, node, site.machines.facts(machine)["enrol"], tmp_path)
+            one = Thief(site, node, site.machines.facts(machine)["enrol_key"], tmp_path)
             made.callback(one.close)
             return one
 

@@ -110,6 +110,21 @@ def test_a_key_that_the_head_has_is_not_handed_in_again_at_once(
     assert handed == ["own", "own"], "the head may have lost it"
 
 
+def test_a_machine_hands_in_by_its_own_key_or_by_the_one_that_it_makes_of_its_launchs_word(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(
+        tunnel.Tunnel, "connect", lambda _, path: used.append(Path(path).read_text())
+    )
+    for facts in ({"enrol_key": "its own"}, {"enrol": "word"}):
+        one = head.tunnel(**facts)
+        one.handed = float("-inf")
+        one.look()
+    made = [text for text in used if text]  # without the machine's lasting key
+    assert made == ["its own", tunnel.enrolment_key("word", "pub2")]
+
+
 def test_a_later_boot_begins_with_the_key_that_it_has(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:

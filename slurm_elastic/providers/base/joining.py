@@ -19,7 +19,7 @@ from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, node
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import LaunchSpec
-from slurm_elastic.policies.peers import ENROL_PORT, head_address
+from slurm_elastic.policies.peers import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 
 _PROGRAMS = Path(__file__).parents[2] / "programs"
@@ -142,8 +142,8 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
-    """The facts that machines of a launch are told besides their node; ``max_age`` (s) and ``gres``
-    where there are such, ``stopped`` where idle ones may be stopped and started again.
+    """The facts that all machines of a launch are told, besides their node; ``max_age`` (s) and
+    ``gres`` where there are such, ``stopped`` where idle ones may be stopped and started again.
     """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
     age, gres = spec.pool.max_age, spec.pool.gres
@@ -151,6 +151,15 @@ def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
     facts |= {"enrol": spec.enrol} if spec.enrol else {}
     facts |= {"stopped": "yes"} if spec.pool.stopped else {}
     return facts if age is None else facts | {"max_age": f"{age:g}"}
+
+
+def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
+    """The same for the machine of that node alone: with what is its own, and without the launch's
+    word, by which it could enrol in the place of the others.
+    """
+    facts = facts_of(cluster, spec) | {"node": node}
+    word = facts.pop("enrol", "")
+    return facts | ({"enrol_key": enrolment_key(word, node)} if word else {})
 
 
 def _code(source: str) -> str:

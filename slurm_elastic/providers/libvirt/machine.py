@@ -11,7 +11,7 @@ from msgspec import Struct
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import InstanceState, LaunchSpec
-from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.marks import MADE, marks_of
 from slurm_elastic.providers.base.nocloud import seed
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION, PREFIX, NodeNames
@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def seed(self) -> bytes:
         """The image of its second disk, from which it learns its node."""
-        facts = facts_of(self.cluster, self.spec) | {"node": self.node}
+        facts = own_facts(self.cluster, self.spec, self.node)
         first = f"#cloud-boothook\n{facts_program(facts)}"
         return seed(self.id, self.node, (first, *self.parts))
 

@@ -18,7 +18,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
-from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.user_data import (
     PROGRAM,
     facts_program,
@@ -79,7 +79,7 @@ def extra_template(
     """The fourth argument of ``one.template.instantiate``; ``own`` is the VM template itself. An
     attribute in here replaces the template's of that name, so it is merged beforehand.
     """
-    facts = facts_of(cluster, spec) | {"node": node}
+    facts = own_facts(cluster, spec, node)
     template: dict[str, object] = {
         **tags(cluster, spec, node),
         "CONTEXT": merged(own.get("CONTEXT") or {}, facts, parts),

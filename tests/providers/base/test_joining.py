@@ -21,12 +21,19 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.programs import tunnel
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.joining import TUNNEL_MARK, facts_of, program_of, wiping
+from slurm_elastic.providers.base.joining import (
+    TUNNEL_MARK,
+    facts_of,
+    own_facts,
+    program_of,
+    wiping,
+)
 from slurm_elastic.providers.base.user_data import read_parts
-from slurm_elastic.providers.opennebula.requests import merged
+from slurm_elastic.providers.opennebula.requests import extra_template, merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
@@ -565,3 +572,30 @@ def test_a_scratch_that_is_a_file_is_told(tmp_path: Path) -> None:
 
 def test_the_program_runs_on_machines_whose_python_is_an_old_one() -> None:
     ast.parse(wiping(["/scratch"]), feature_version=(3, 6))
+
+
+def test_a_machine_that_is_told_its_own_facts_cannot_enrol_as_another() -> None:
+    """No other's key follows of its own; all do of the launch's word."""
+    spec = replace(launched(), nodes=("pub1", "pub2"), enrol="word-of-the-launch")
+    one, other = (own_facts(Cluster(name="site"), spec, node) for node in spec.nodes)
+    assert (one["node"], other["node"]) == ("pub1", "pub2")
+    assert one["enrol_key"] == tunnel.enrolment_key("word-of-the-launch", "pub1")
+    assert one["enrol_key"] != other["enrol_key"]
+    assert "word-of-the-launch" not in "".join(one.values())
+    assert "enrol_key" not in own_facts(Cluster(name="site"), replace(spec, enrol=""), "pub1")
+
+
+def test_no_machine_of_opennebula_is_told_the_word_of_its_launch() -> None:
+    spec = replace(launched(), enrol="word-of-the-launch")
+    kind = OneTemplate(cpus=2, memory=4096, template=1)
+    made = extra_template(
+        Cluster(name="c", uuid=UUID), spec, "pub1", kind, {}, None, ["#!/bin/sh\n"]
+    )
+    context = made["TEMPLATE"]["CONTEXT"]
+    assert isinstance(context, dict)
+    start = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
+    data = base64.b64decode(context.get("USER_DATA", "")).decode()
+    assert "word-of-the-launch" not in f"{context}{start}{data}"
+    key = tunnel.enrolment_key("word-of-the-launch", "pub1")
+    assert context["SLURM_ELASTIC_ENROL_KEY"] == key
+    assert f"enrol_key={key}\n" in start
