@@ -204,10 +204,6 @@ class Slurm(Protocol):
     slurmctld is stopped, starting or hangs: an empty answer is never one of those.
     """
 
-    def end(self) -> None:
-        """The service is to end: from now on a slurmctld that does not answer is not waited for."""
-        ...
-
     def version(self) -> tuple[int, int]:
         """Slurm's version, as (22, 5)."""
         ...

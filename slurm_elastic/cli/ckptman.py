@@ -49,7 +49,7 @@ def _serve(config: Config) -> None:
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         try:
-            site = open_site(config, SlurmCli(config.slurm), closing, stop)
+            site = open_site(config, SlurmCli(config.slurm, stop), closing, stop)
             prices = open_prices(config)
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
             threads: list[Poller | Reader | Events] = list(open_pollers(site, service))

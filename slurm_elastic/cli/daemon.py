@@ -68,7 +68,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         stop.set()
 
     on_stop(end)
-    slurm = open_slurm(config.slurm)
+    slurm = open_slurm(config.slurm, stop)
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")

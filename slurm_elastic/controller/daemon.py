@@ -153,7 +153,6 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            self._site.slurm.end()
             self._teller.close()
             for worker in self._all_workers:
                 worker.shutdown(wait=True, cancel_futures=True)

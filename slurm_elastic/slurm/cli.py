@@ -94,15 +94,17 @@ _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
 class SlurmCli:
-    """``protocols.Slurm`` by the command line; ``calls`` counts commands by name."""
+    """``protocols.Slurm`` by the command line; ``calls`` counts commands by name. Once ``stop`` is
+    set a slurmctld that does not answer is no longer waited for.
+    """
 
-    def __init__(self, settings: SlurmSettings) -> None:
+    def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         self._settings = settings
         self._version: tuple[int, int] | None = None
         self._json: str | None = None
         self._labels: dict[int, str] = {}
         self._timeout = -math.inf, 0.0
-        self._patience = Patience(settings.command_timeout)
+        self._patience = Patience(settings.command_timeout, stop)
         self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
         self.calls: dict[str, int] = defaultdict(int)
 
@@ -115,10 +117,6 @@ class SlurmCli:
             except ValueError as error:
                 raise SlurmError(("scontrol", "--version"), 0, str(error)) from error
         return self._version
-
-    def end(self) -> None:
-        """The service is to end: a slurmctld that does not answer is no longer waited for."""
-        self._patience.end()
 
     def close(self) -> None:
         """Nothing is kept open between two commands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from slurm_elastic.config import Client, SlurmSettings
 from slurm_elastic.slurm.cli import SlurmCli
@@ -10,17 +11,18 @@ from slurm_elastic.slurm.cli import SlurmCli
 log = logging.getLogger(__name__)
 
 
-def open_slurm(settings: SlurmSettings) -> SlurmCli:
-    """The client of ``slurm.client``. Where pyslurm cannot be used, Slurm's commands are, with a
-    line in the log. SlurmError where Slurm's own version cannot be read.
+def open_slurm(settings: SlurmSettings, stop: threading.Event | None = None) -> SlurmCli:
+    """The client of ``slurm.client``, of a service that ends with ``stop``. Where pyslurm cannot be
+    used, Slurm's commands are, with a line in the log. SlurmError where Slurm's own version cannot
+    be read.
     """
     if settings.client is Client.CLI:
-        return SlurmCli(settings)
+        return SlurmCli(settings, stop)
     from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 
     why = unusable(settings, SlurmCli(settings).version())
     if not why:
-        return PyslurmClient(settings)
+        return PyslurmClient(settings, stop)
     level = logging.WARNING if settings.client is Client.PYSLURM else logging.INFO
     log.log(level, "pyslurm is not used, Slurm's commands are reason=%s", why)
-    return SlurmCli(settings)
+    return SlurmCli(settings, stop)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 _PART = 1 << 18
 _MOST_ERRORS = 1 << 20
 """Bytes of a command's complaints that are kept."""
-AT_THE_END = 1.5
+AT_THE_END = 1.0
 """Seconds that a call may still take once the service is to end: far more than any needs that
 slurmctld answers.
 """
@@ -20,30 +21,29 @@ LOOK = 0.25
 
 
 class Patience:
-    """How long calls of slurmctld's may take: ``limit`` seconds each. Once ``end`` was called each
-    has ``AT_THE_END``, and after one that took longer nobody waits: slurmctld does not answer.
+    """How long calls of slurmctld's may take: ``limit`` seconds each. Once ``stop`` is set each has
+    ``AT_THE_END``, and after one that took longer nobody waits: slurmctld does not answer.
     """
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self, limit: float, stop: threading.Event | None = None) -> None:
+        self._limit = limit
+        self._stop = stop
         self._ended: float | None = None
         self._given_up = False
 
-    def end(self) -> None:
-        """The service is to end. A signal handler may call it, in the middle of a call."""
-        self._ended = time.monotonic()
-
     def left(self, began: float) -> float:
         """Seconds left of a call that began then; TimeoutError where there are none."""
-        ended, now = self._ended, time.monotonic()
         if self._given_up:
             raise TimeoutError("nobody waits for slurmctld any more, as the service ends")
-        until = began + self.limit
-        if ended is not None:
-            until = min(until, max(began, ended) + AT_THE_END)
+        now = time.monotonic()
+        if self._ended is None and self._stop is not None and self._stop.is_set():
+            self._ended = now
+        until = began + self._limit
+        if self._ended is not None:
+            until = min(until, max(began, self._ended) + AT_THE_END)
         if now < until:
             return until - now
-        self._given_up = ended is not None
+        self._given_up = self._ended is not None
         raise TimeoutError(f"no answer in {now - began:.0f} s")
 
 

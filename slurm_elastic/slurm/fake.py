@@ -70,9 +70,6 @@ class FakeSlurm:
 
     # protocols.Slurm
 
-    def end(self) -> None:
-        """It never lets anybody wait."""
-
     def version(self) -> tuple[int, int]:
         """As given."""
         self._command("version")

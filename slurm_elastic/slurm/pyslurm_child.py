@@ -83,7 +83,7 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__],  # -P: nothing of where we were started
                 env={**os.environ, "SLURM_CONF": self._conf},  # libslurm reads it
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )
         return ours

@@ -61,8 +61,8 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
 class PyslurmClient(SlurmCli):
     """``protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is empty."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
+        super().__init__(settings, stop)
         self._lock = threading.Lock()
         self._child = Child(settings, self._patience)
         self._all_nodes = SharedReading(self._load)

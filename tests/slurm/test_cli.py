@@ -65,9 +65,9 @@ class Stub:
     def ran(self) -> list[str]:
         return [line for line in self.asked() if "--json=list" not in line]
 
-    def client(self, timeout: float = 20.0) -> SlurmCli:
+    def client(self, timeout: float = 20.0, stop: threading.Event | None = None) -> SlurmCli:
         return SlurmCli(
-            SlurmSettings(conf="/dev/null", bin_dir=str(self.path), command_timeout=timeout)
+            SlurmSettings(conf="/dev/null", bin_dir=str(self.path), command_timeout=timeout), stop
         )
 
 
@@ -423,7 +423,8 @@ def test_at_the_end_of_the_service_nobody_waits_for_a_slurmctld_that_hangs(stub:
     """Neither the command that is under way nor the next ones; those that are answered go on."""
     stub.queue({"State": "RUNNING"})
     stub.command("sinfo", pause=60)
-    client = stub.client(60.0)
+    stop = threading.Event()
+    client = stub.client(60.0, stop)
     began = time.monotonic()
     failed: list[SlurmError] = []
 
@@ -436,7 +437,7 @@ def test_at_the_end_of_the_service_nobody_waits_for_a_slurmctld_that_hangs(stub:
     reading.start()
     while not stub.log.exists() or "sinfo" not in stub.log.read_text():
         pass
-    client.end()
+    stop.set()
     assert [job.id for job in client.jobs()] == [7]
     reading.join(60)
     read()

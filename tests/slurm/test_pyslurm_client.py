@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -141,8 +142,8 @@ def opened(slurm: SlurmSettings, standin: Standin) -> Iterator[Opened]:
     """Clients with a time limit (s)."""
     with contextlib.ExitStack() as closing:
 
-        def make(limit: float = 60.0) -> PyslurmClient:
-            client = PyslurmClient(replace(slurm, command_timeout=limit))
+        def make(limit: float = 60.0, stop: threading.Event | None = None) -> PyslurmClient:
+            client = PyslurmClient(replace(slurm, command_timeout=limit), stop)
             closing.callback(client.close)
             return client
 
@@ -214,14 +215,15 @@ def test_a_call_that_hangs_is_given_up_with_its_process(opened: Opened, standin:
 
 
 def test_others_go_on_meanwhile(opened: Opened, standin: Standin) -> None:
-    client = opened()
+    stop = threading.Event()
+    client = opened(stop=stop)
     standin.befalls("hangs")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.nodes)
         standin.await_call(1)
         began = time.monotonic()
         assert client.version() == (25, 11), "a command of Slurm's"
-        client.end()
+        stop.set()
         with pytest.raises(SlurmError, match="no answer in"):
             waiting.result()
     with pytest.raises(SlurmError, match="the service ends"):
