@@ -36,6 +36,7 @@ GUARDS = (
     Guard("controller.prolog:PrologServer", "_changed", ("_waiting", "_queue_wanted")),
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),
     Guard("controller.usage_record:CallTimes", "_lock", ("_calls",)),
+    Guard("door.answers:Kept", "_reading", ("_value", "_until"), free=("last",)),
     Guard("door.server:Door", "_changed", ("_asked", "_answered")),
     Guard("ledger.enduring:Enduring", "_lock", ("_refuge", "_read"),
           free=("condition", "_select", "_read_whole")),

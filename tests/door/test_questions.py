@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
 from slurm_elastic.door import answers as module
-from slurm_elastic.door.answers import Answers, Peer
+from slurm_elastic.door.answers import Answers, Kept, Peer
 from slurm_elastic.door.asks import Answer
 from slurm_elastic.model_slurm import SlurmJob
 
+pytestmark = pytest.mark.usefixtures("guarded")
 VALUES = (
     -1, 0, 1.5, 1e308, -1e308, 2**63 - 1, -(2**63), 10**400, True, None,
     "", "\x1b[2J", "a" * 1000, "\ud800", [], ["x"], {"a": 1},
@@ -63,3 +65,28 @@ def test_no_value_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             line = json.dumps(ask).encode()
             told = msgspec.json.decode(answers(Peer(uid=uid), line), type=Answer)
             assert told.error.isprintable(), ask
+
+
+def test_who_asks_while_it_is_read_waits_for_that_and_reads_nothing_anew() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    reads: list[int] = []
+
+    def read() -> int:
+        begun.set()
+        go_on.wait(60)
+        reads.append(1)
+        return len(reads)
+
+    kept, found = Kept(read, 1000.0), list[int]()
+    asking = [threading.Thread(target=lambda: found.append(kept.get())) for _ in range(3)]
+    for one in asking:
+        one.start()
+    assert begun.wait(60)
+    assert kept.last() is None
+    go_on.set()
+    for one in asking:
+        one.join()
+    assert (found, kept.last()) == ([1, 1, 1], 1)
+    kept.forget()
+    assert kept.last() is None
+    assert kept.get() == 2
