@@ -52,8 +52,8 @@ class DayView(Struct, frozen=True, kw_only=True):
 
 
 class HourView(NamedTuple):
-    """What an hour of the day was: counts are the most at once in it, ``dollars`` its mean; of the
-    hour that begins now, what there is now.
+    """An hour of the day: counts are the most at once in it, ``dollars`` its mean; of the hour that
+    begins now, as it is now.
     """
 
     at: float
