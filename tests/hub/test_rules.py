@@ -117,3 +117,56 @@ def test_slurms_ports_are_slurm_confs(tmp_path: Path) -> None:
     conf.write_text('ClusterName=c\nSlurmctldHost=h\nSlurmctldPort="x; accept"\n')
     given_out = "-".join(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert slurm_ports(str(conf)) == slurm_ports("/nonexistent") == ("6817", given_out)
+
+
+LISTEN = """\
+import socket, sys, time
+them = [socket.create_server((sys.argv[1], int(port))) for port in sys.argv[2:]]
+print("ready", flush=True)
+time.sleep(600)
+"""
+CONNECT = """\
+import socket, sys
+for word in sys.argv[2:]:
+    port, _, seconds = word.partition(":")
+    try:
+        socket.create_connection((sys.argv[1], int(port)), float(seconds)).close()
+        print(port, "open")
+    except OSError:
+        print(port, "closed")
+"""
+HEAD_AND_MACHINE = """\
+set -e
+ip link set lo up
+unshare -n sleep 600 & machine=$!
+until [ "$(readlink /proc/$machine/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
+on="nsenter -t $machine -n"
+ip link add wg-se type veth peer name eth0 netns $machine
+ip addr add 10.99.0.1/16 dev wg-se && ip link set wg-se up
+$on ip addr add 10.99.0.9/16 dev eth0 && $on ip link set eth0 up
+nft -f "$DIR/rules"
+python3 -c "$LISTEN" 10.99.0.1 6817 2049 40000 22 3306 >"$DIR/head" & head=$!
+$on python3 -c "$LISTEN" 10.99.0.9 6818 >"$DIR/machine" & there=$!
+trap "kill $machine $head $there" EXIT
+until [ -s "$DIR/head" ] && [ -s "$DIR/machine" ]; do sleep 0.05; done
+$on python3 -c "$CONNECT" 10.99.0.1 6817:$LONG 2049:$LONG 40000:$LONG 22:2 3306:2
+python3 -c "$CONNECT" 10.99.0.9 6818:$LONG
+"""
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+def test_packets_of_a_machine_come_to_those_ports_alone(tmp_path: Path) -> None:
+    """By a kernel: what is called wg-se is a cable here."""
+    network = replace(TUNNEL, ports=(6817, 2049))
+    (tmp_path / "rules").write_text(table(network, (LIVE,), SLURM))
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", HEAD_AND_MACHINE], capture_output=True, text=True,
+        check=False, timeout=patience(120),
+        env={"PATH": netns.PATH, "DIR": str(tmp_path), "LISTEN": LISTEN, "CONNECT": CONNECT,
+             "LONG": str(patience(30))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert dict(line.split() for line in done.stdout.splitlines()) == {
+        "6817": "open", "2049": "open", "40000": "open", "22": "closed", "3306": "closed",
+        "6818": "open",
+    }  # fmt: skip
