@@ -83,7 +83,7 @@ def _by_ledger(
 def _ago(seconds: float) -> str:
     """To the minute, but for what is younger than two."""
     whole = max(round(seconds), 1)
-    return format_duration(whole if whole < 120 else whole // 60 * 60)
+    return str(format_duration(whole if whole < 120 else whole // 60 * 60))
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
