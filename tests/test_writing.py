@@ -23,6 +23,7 @@ OTHER_WAYS = {
     "cli/service.py": "a lock",
     "cli/streams.py": "descriptors that are open already",
     "controller/notify_socket.py": "a socket",
+    "door/apart.py": "the kernel's order of who goes first where memory is out",
     "faults.py": "a mark for tests that stop a service",
     "heartbeat.py": "over the last one, in place: a full disk has room for that",
     "hub/link.py": "a sysctl",
