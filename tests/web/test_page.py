@@ -17,7 +17,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 from slurm_elastic.cli import cost, explain, web
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.web import server
-from slurm_elastic.web.documents import Source
+from slurm_elastic.web.documents import Query, Source
 from tests.web.stage import Page, served
 
 HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
@@ -43,17 +43,17 @@ class Site:
         self._sources = sources
         self.changes: dict[str, Any] = {}
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, Callable[[Query], str]]:
         return {name: self._source(name) for name in (*self._sources, "doctor")}
 
-    def _source(self, name: str) -> Source:
-        def made(query: Mapping[str, str]) -> str:
+    def _source(self, name: str) -> Callable[[Query], str]:
+        def made(query: Query) -> str:
             change = self.changes.get(name)
             if isinstance(change, str):
                 raise SlurmElasticError(change)
             if name == "doctor":
                 return json.dumps(DIAGNOSIS)
-            text = self._sources[name](query)
+            text = self._sources[name].make(query)
             if change is None:
                 return text
             document = json.loads(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from slurm_elastic.door.records import read_costs
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Machine, Run
 from slurm_elastic.view.day import SPAN, day_view
-from slurm_elastic.web.documents import Source
+from slurm_elastic.web.documents import Query
 from tests.screens.theatre import Theatre, open_theatre
 from tests.web.stage import Page, served
 
@@ -64,11 +64,11 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
         yield opened
 
 
-def sources(theatre: Theatre, situation: str, directory: Path) -> dict[str, Source]:
+def sources(theatre: Theatre, situation: str, directory: Path) -> dict[str, Callable[[Query], str]]:
     """The documents that the commands print there; a day and costs that are worth a look."""
     player = threading.Lock()
 
-    def printed(*words: str) -> Source:
+    def printed(*words: str) -> Callable[[Query], str]:
         def made(query: Mapping[str, str]) -> str:
             subject = [query["subject"]] if "subject" in query else []
             with player:
