@@ -78,6 +78,7 @@ class RawJob(Struct, gc=False):
     required_nodes: Any = None
     current_working_directory: Any = None
     standard_output: Any = None
+    stdout_expanded: Any = None
     exit_code: Any = None
     node_count: Any = None
     cpus: Any = None
@@ -202,7 +203,7 @@ def job(raw: RawJob) -> SlurmJob:
         comment=intern(raw.comment or ""),
         required=tuple(expand(required)) if required else (),
         directory=intern(raw.current_working_directory or ""),
-        output=raw.standard_output or "",
+        output=raw.stdout_expanded or raw.standard_output or "",  # later forms have both
         killed_by=_signal(raw.exit_code),
         exit_code=_code(raw.exit_code),
         tasks=array_tasks(raw.array_task_string or ""),

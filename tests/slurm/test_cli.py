@@ -277,6 +277,15 @@ def test_slurm_is_asked_once_which_forms_it_has_and_for_one_of_them(
     ]
 
 
+def test_newer_forms_tell_the_output_as_slurm_has_expanded_it_apart(stub: Stub) -> None:
+    """25.11 in v0.0.44; an older one has it expanded, or nothing."""
+    told = {"standard_output": "slurm-%j.out", "stdout_expanded": "/w/slurm-3.out"}
+    stub.newer()
+    jobs = [JOB | told, JOB | {"job_id": 4, "standard_output": "/w/slurm-4.out"}]
+    stub.command("squeue", json.dumps({"jobs": jobs}))
+    assert [job.output for job in stub.client().jobs()] == ["/w/slurm-3.out", "/w/slurm-4.out"]
+
+
 def test_forms_that_could_not_be_asked_for_are_asked_for_again(stub: Stub) -> None:
     stub.newer()
     answering = (stub.path / "scontrol").read_text()
