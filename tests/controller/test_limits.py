@@ -1,4 +1,4 @@
-"""What the limits count: the cluster's own machines, whatever else a cloud lists or Slurm has."""
+"""Limits count the cluster's own machines, whatever else a cloud lists or Slurm has."""
 
 from __future__ import annotations
 
