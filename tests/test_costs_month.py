@@ -55,8 +55,8 @@ class Named:
         made, ended, begun = Machines._batch, Machines.end, Runs.begin
         finished = Runs.finish
 
-        def batch(this: Machines, start: int, count: int, offer: int) -> int:
-            number = made(this, start, count, offer)
+        def batch(this: Machines, start: int, count: int, offer: int, ready: int = -1) -> int:
+            number = made(this, start, count, offer, ready)
             for _ in range(count):
                 name = len(self.begun)
                 self.begun[name] = start

@@ -80,14 +80,14 @@ RECORD = Record(
 
 
 @pytest.mark.parametrize("names", Names)
-def test_a_local_machines_file_is_the_old_one_or_the_new_one(tmp_path: Path, names: Names) -> None:
+def test_a_local_machines_file_is_the_new_one(tmp_path: Path, names: Names) -> None:
     register = Register(tmp_path / "machines")
     register.save(RECORD, why="old")
     register.close()
     disk = Disk(tmp_path / "machines", tmp_path / "cut")
     run(disk, SAVE, tmp_path / "machines")
     (found,) = read_records(disk.after_cut(tmp_path / "after", names))
-    assert found.why == ("new" if names is Names.LATEST else "old")
+    assert found.why == "new"
 
 
 WRITE = """

@@ -419,6 +419,9 @@ class SlurmCli:
             raise SlurmError(command, 0, f"answered with an error: {said}")
         return tuple(records.found)
 
+    def _patience_of(self, command: tuple[str, ...]) -> Patience:  # noqa: ARG002 - others differ
+        return self._patience
+
     def _run(self, *command: str) -> str:
         parts: list[bytes] = []
         self._hand_on(parts.append, *command)
@@ -448,7 +451,7 @@ class SlurmCli:
             take(data)
 
         try:
-            code, said = run([path, *command[1:]], env, self._patience, both)
+            code, said = run([path, *command[1:]], env, self._patience_of(command), both)
         except TimeoutError as error:
             raise SlurmError(command, None, str(error)) from error
         except OSError as error:

@@ -18,9 +18,12 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.command import Patience
 
 PATIENCE = 5.0
 """Seconds for one command, unless ``slurm.command_timeout`` is less."""
+ANSWER = 2.0
+"""Seconds for slurmctld's word that it is up, which waits for no lock of its own."""
 UP_FOR = 1.0
 """Seconds for which a slurmctld that was up is not asked again whether it is."""
 _PING = ("scontrol", "ping")
@@ -34,6 +37,7 @@ class PromptCli(SlurmCli):
     def __init__(self, settings: SlurmSettings, *, excluded: bool = True) -> None:
         patience = min(PATIENCE, settings.command_timeout)
         super().__init__(replace(settings, command_timeout=patience))
+        self._ping_patience = Patience(min(ANSWER, patience))
         self._excluded = excluded
         self._up_until = float("-inf")
 
@@ -41,6 +45,9 @@ class PromptCli(SlurmCli):
         if command != _PING and "--version" not in command:  # which nobody has to be asked for
             self._ping()
         return super()._hand_on(take, *command, **environment)
+
+    def _patience_of(self, command: tuple[str, ...]) -> Patience:
+        return self._ping_patience if command == _PING else self._patience
 
     def _queue_text(self) -> tuple[SlurmJob, ...]:
         """A screen also tells of nodes that a job avoids, for which 22.05's ``--Format`` has no

@@ -27,7 +27,7 @@ PATIENT = """
 import sys
 from slurm_elastic.cli.main import main
 from slurm_elastic.slurm import prompt
-prompt.PATIENCE = 60.0
+prompt.PATIENCE = prompt.ANSWER = 60.0
 sys.exit(main())
 """
 ELASTIC = (sys.executable, "-c", PATIENT)

@@ -95,13 +95,18 @@ class Independent(Queue):
         return min(times) if times else None
 
     def losses(self) -> list[int]:
-        """The seconds at which a market changes of which there are machines."""
+        """The seconds at which a market has less room than there are machines of it now."""
         found = []
         for machine in self.site.machines:
-            if machine.offer is not None:
-                market = self.site.sold[machine.pool][machine.offer].market
-                if market is not None and market.rooms(self.now)[1] < FAR:
-                    found.append(market.rooms(self.now)[1])
+            if machine.offer is None:
+                continue
+            market = self.site.sold[machine.pool][machine.offer].market
+            when = self.now if market is None else market.rooms(self.now)[1]
+            while self.now < when < FAR:
+                if self.site.stock(machine.pool, machine.offer, when, []) < 0:
+                    found.append(when)
+                    break
+                when = market.rooms(when)[1]
         return found
 
     def happen(self) -> None:

@@ -216,7 +216,7 @@ class Queue:
             return False
         ready = self.now
         if lacks:
-            ready = max(at for _, at in self.site.boot_waves(pool, lacks, self.now, book=False))
+            ready = max(at for _, at, _ in self.site.boot_waves(pool, lacks, self.now, book=False))
         if self.would_delay(reserved, job, ready + self.jobs[job].limit, None, need):
             return False
         machines = idle[:need]

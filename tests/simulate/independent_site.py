@@ -151,12 +151,14 @@ class Site:
             for _ in range(pool.standing):
                 self.machines.append(Machine(number, None, 0, now, now, now, up=True))
 
-    def boot_waves(self, pool: int, count: int, now: int, *, book: bool) -> list[tuple[int, int]]:
-        """(turn, ready) of each of ``count`` machines that are asked for together."""
+    def boot_waves(
+        self, pool: int, count: int, now: int, *, book: bool
+    ) -> list[tuple[int, int, int]]:
+        """(turn, ready, wave) of each of ``count`` machines that are asked for together."""
         caps, seconds = self.caps[pool], self.pools[pool].boot.seconds
         before = [list(cap.boots) for cap in caps]
-        found: list[tuple[int, int]] = []
-        turn = now
+        found: list[tuple[int, int, int]] = []
+        turn, waves = now, 0
         while len(found) < count:
             left = count - len(found)
             fits = [
@@ -165,10 +167,10 @@ class Site:
                 if all(cap.free(turn, turn + seconds(part)) >= part for cap in caps)
             ]
             if fits:
-                wave = (turn, turn + seconds(fits[-1]))
-                found += [wave] * fits[-1]
+                ready, waves = turn + seconds(fits[-1]), waves + 1
+                found += [(turn, ready, waves)] * fits[-1]
                 for cap in caps:
-                    cap.boots += [wave] * fits[-1]
+                    cap.boots += [(turn, ready)] * fits[-1]
             else:
                 turn = min(end for cap in caps for _, end in cap.boots if end > turn)
         if not book:
@@ -182,12 +184,12 @@ class Site:
         pays_boots = self.pools[pool].clock is Clock.REQUEST
         numbers: dict[tuple[int, int], int] = {}
         found = []
-        for offer, (turn, ready) in zip(offers, waves, strict=True):
-            if (turn, offer) not in numbers:
+        for offer, (turn, ready, wave) in zip(offers, waves, strict=True):
+            if (wave, offer) not in numbers:
                 self.launches += 1
-                numbers[turn, offer] = self.launches
+                numbers[wave, offer] = self.launches
             begun = turn if pays_boots else ready
-            found.append(Machine(pool, offer, numbers[turn, offer], begun, ready, ready))
+            found.append(Machine(pool, offer, numbers[wave, offer], begun, ready, ready))
         self.machines += found
         return found
 
