@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,8 +26,19 @@ from slurm_elastic.policies.release import Order
 from slurm_elastic.simulate.comparison import LEAST, Comparison, compared
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neighbours, within
+
+WIDE = 100
+"""Columns of a terminal from which on the table has all of its own."""
+COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
+    ("cost", lambda f: f"${f.cost:,.2f}"),
+    ("mean wait", lambda f: duration(f.mean_wait)),
+    ("p95 wait", lambda f: duration(f.p95_wait)),
+    ("used", lambda f: f"{f.utilisation:.1%}"),
+    ("peak", lambda f: f"{f.peak:,}"),
+)
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -89,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     beside = _beside(setting, chosen, now)
     console = Output()
     tell_unbought({one.policy: one.figures for one in tried}, console)
-    console.print(_table(apart(best, keep=(chosen, now)), chosen, now))
+    console.print(_table(apart(best, keep=(chosen, now)), chosen, now, console.width))
     console.print(Text(_how(args, len(tried), len(best)), style="dim"))
     for sentence in _compare(chosen, now, beside):
         console.print(sentence, markup=False, highlight=False)
@@ -187,22 +198,18 @@ def _how(args: argparse.Namespace, tried: int, best: int) -> str:
     )
 
 
-def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None) -> Table:
+def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None, width: int) -> Table:
+    columns = COLUMNS if width >= WIDE else COLUMNS[:-2]  # a policy's name stays in one line
     table = Table(box=box.SIMPLE)
     table.add_column("")
     table.add_column("policy", overflow="fold")
-    for name in ("cost", "mean wait", "p95 wait", "used", "peak"):
+    for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for one in best if now is None or now in best else (*best, now):
-        figures = one.figures
         table.add_row(
             ">" if one == chosen else "now" if one == now else "",
             one.policy,
-            f"${figures.cost:,.2f}",
-            duration(figures.mean_wait),
-            duration(figures.p95_wait),
-            f"{figures.utilisation:.1%}",
-            f"{figures.peak:,}",
+            *(show(one.figures) for _, show in columns),
         )
     return table
 
