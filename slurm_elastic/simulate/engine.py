@@ -99,10 +99,12 @@ class Engine(Moves):
                 return self.now
             else:
                 now = soon
-            if waiting and readies:
-                now = min(now, queue.next_ready(self.now))
+            ready = queue.next_ready(self.now) if waiting and readies else NEVER
+            if ready < now:
+                now = ready
             self.now = now
-            queue.full, self.asked = now > queue.shadow, False
+            # That machines may go, or that something is over already, is no reason to look again.
+            queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and not top & _LATER:
                 self._ends(now)
             while soon == now:

@@ -49,7 +49,7 @@ class Machines:
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start: list[int] = []
-        self.batch_ready: list[int] = []
+        self.batch_ready = array("q")
         self.batch_live: list[int] = []
         self.batch_spot = array("b")
         self.batch_offer = array("h")

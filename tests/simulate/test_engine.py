@@ -133,6 +133,25 @@ def test_standing_machines_are_paid_until_the_last_job_has_ended() -> None:
     assert list(found.pools[0].lease_end) == [250]
 
 
+def test_the_queue_is_not_looked_at_because_an_idle_machine_may_go() -> None:
+    """The first job waits from 1 on, for one that is beyond its limit. At 3 an idle machine may go,
+    which changes nothing for the last job, and at 4 another one ends.
+    """
+    rows = [
+        (0, 0, 1), (0, 0, 1), (0, 0, 1), (1, 0, 4), (1, 3, 1), (1, 0, 1), (1, 1, 1), (1, 2, 3),
+        (2, 0, 4), (2, 0, 1),
+    ]  # fmt: skip
+    history = Jobs(Job(n, s, r, 1, p) for n, (s, r, p) in enumerate(rows))
+    pools = tuple(
+        PoolModel(
+            name=name, machines=2, procs=2, price=1.0, public=public,
+            release=Idle(1), boot=BootTimes(((1, 0),)),
+        )
+        for name, public in (("a", False), ("b", True))
+    )  # fmt: skip
+    assert simulate(history, Scenario(pools=pools)).starts[9] == 4
+
+
 def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:
     pool = replace(CLOUD, machines=3, boot=BootTimes(((1, 0),)), max_booting=1, release=Idle(600))
     found = simulate(jobs((0, 50, 3)), Scenario(pools=(pool,), growth=OnDemand()))
