@@ -112,9 +112,11 @@ class SharedMachines:
 
     def seat(self, job: int, now: int, before: int) -> Seat | None:
         """Where a machine in use is expected to have room for the job first, and not later than
-        ``before``; None where none is.
+        ``before``; None where none is, or the job needs all of a machine.
         """
         share, found = self.share(job), None
+        if share == self.whole:
+            return None
         for host in self.hosts:
             if host.ends[0] >> 64 > before:
                 continue

@@ -118,6 +118,14 @@ def test_a_machine_that_is_left_early_by_its_longest_job_is_free_for_the_first_t
     assert starts(*early, job(1, 100, 4), job(22, 50, 2))[3:] == [60, 160]
 
 
+def test_for_a_job_that_needs_a_whole_machine_no_one_is_kept() -> None:
+    """Two may be free at any moment from 20 on, as their jobs are beyond their limits: one is the
+    first job's, and the last, of one processor, may stay beside the other's.
+    """
+    beyond = Job(1, 0, 100, 10, 1), Job(1, 0, 200, 20, 4)
+    assert starts(*beyond, job(1, 50, 4), job(30, 500, 1))[2:] == [200, 30]
+
+
 def check_expectations(engine: Engine) -> None:
     """Each machine in use is expected once, when the last of its jobs has reached its limit."""
     for index, machines in enumerate(engine.pools):
