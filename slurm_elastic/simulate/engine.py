@@ -104,7 +104,8 @@ class Engine(Moves):
                 now = ready
             self.now = now
             # That machines may go, or that something is over already, is no reason to look again.
-            queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
+            passed = now > queue.shadow or queue.stale
+            queue.full, self.asked = passed and now in (soon, ready), False
             if when == now and not top & _LATER:
                 self._ends(now)
             while soon == now:

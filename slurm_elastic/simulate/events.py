@@ -157,6 +157,7 @@ class Moves:
         else:
             sales = self.purchases.buy(pool, need - idle, now, whole=True)
             if not sales:
+                self.queue.full = self.queue.stale = True  # the pool is held: fewer may be launched
                 return False
             pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, sales, pieces, now)

@@ -48,7 +48,8 @@ def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> froz
 class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
-    ``shadow``: until when the last look holds; ``head``: when the first job is expected to start on
+    ``shadow``: until when the last look holds; ``stale``: it does not any more, as machines that it
+    took for free could not be bought; ``head``: when the first job is expected to start on
     what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
     that boot for a job are ready.
     """
@@ -71,7 +72,7 @@ class Queue:
         self._each = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
         self.waiting: list[int] = []
         self.readies: list[int] = []
-        self.full = False
+        self.full = self.stale = False
         self.shadow = NEVER
         self.extra = 0
         self.head: int | None = None
@@ -120,6 +121,7 @@ class Queue:
                 break
             begun += 1
         del queue[:begun]
+        self.stale = False
         if queue:
             self._reserve(queue[0], now)
             if len(queue) > 1 and self._any_free():

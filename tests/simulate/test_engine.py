@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from simulate.histories import histories
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.model import Limits
 from slurm_elastic.policies.capacity import (
     AnyGrowth,
     Bounds,
@@ -150,6 +151,28 @@ def test_the_queue_is_not_looked_at_because_an_idle_machine_may_go() -> None:
         for name, public in (("a", False), ("b", True))
     )  # fmt: skip
     assert simulate(history, Scenario(pools=pools)).starts[9] == 4
+
+
+def test_machines_that_could_not_be_bought_are_not_counted_on_any_more() -> None:
+    """The third job, at 30, cannot have two machines, as the limit leaves one: then none are to be
+    had for the second either, for which the last one would have been kept away from the first pool.
+    """
+    rack = PoolModel(name="rack", machines=2, standing=2, procs=2, shared=True, limited=False)
+    cloud = replace(CLOUD, machines=3, procs=2, shared=True, boot=BootTimes(((1, 10),)))
+    history = Jobs(
+        Job(n, s, r, limit, p)
+        for n, (s, r, limit, p) in enumerate(
+            [
+                (0, 500, 500, 3),
+                (1, 400, 400, 1),
+                (20, 50, 50, 6),
+                (30, 20, 20, 3),
+                (40, 600, 600, 1),
+            ]
+        )
+    )
+    found = simulate(history, Scenario(pools=(rack, cloud), limits=Limits(nodes=2)))
+    assert found.starts[4] == 40
 
 
 def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:
