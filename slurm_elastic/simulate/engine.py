@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.simulate.events import ARRIVE, CHECK, POOLS, WARN, Moves
+from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, Moves
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
@@ -27,11 +27,10 @@ from slurm_elastic.simulate.standing import on_standing_machines
 from slurm_elastic.simulate.unbought import unbought
 
 TELL = 1000
-_ARRIVE, _CHECK, _WARN, _PAYLOAD = ARRIVE << 32, CHECK << 32, WARN << 32, (1 << 32) - 1
-_KIND, _LATER, _LAST = 7 << 32, 6 << 32, 4 << 32
-"""The bits of an event: its kind; set where it is no end nor loss; set where it is a check or a
-look.
-"""
+_ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32
+_PAYLOAD = (1 << 32) - 1
+_KIND, _LAST = 7 << 32, 4 << 32
+"""The bits of an event: its kind; set where it is a check or a look."""
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -106,7 +105,7 @@ class Engine(Moves):
             # That machines may go, or that something is over already, is no reason to look again.
             passed = now > queue.shadow or queue.stale
             queue.full, self.asked = passed and now in (soon, ready), False
-            if when == now and not top & _LATER:
+            if when == now and top & _KIND < _BOOT:
                 self._ends(now)
             while soon == now:
                 if arrival not in misfits:
@@ -133,27 +132,38 @@ class Engine(Moves):
                 waiting.clear()
 
     def _ends(self, now: int) -> None:
-        """Jobs that end, machines that are taken away."""
-        events, running, beyond = self.events, self.runs.now, (now << 35) + _ARRIVE
+        """Jobs that end, machines that are taken away; jobs that come back, which were submitted
+        before those that come now.
+        """
+        events, running, beyond = self.events, self.runs.now, (now << 35) + _BOOT
         while events[0] < beyond:
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND:
-                self._fall(payload, now)
+                self._taken_or_back(event & _KIND, payload, now)
                 continue
             run = running.get(payload)
             if run is not None and self._give_back(run, now):
                 self.queue.full = self.asked = True
 
+    def _taken_or_back(self, kind: int, payload: int, now: int) -> None:
+        act = self._back if kind == _ARRIVE else self._fall
+        act(payload, now)
+
+    def _back(self, job: int, now: int) -> None:
+        queue = self.queue
+        queue.full = queue.full or now > queue.shadow or queue.stale
+        queue.arrive(job, now)
+        self.asked = True
+
     def _boots(self, now: int) -> None:
-        """Jobs that come back, machines that are ready."""
+        """Machines that are ready, jobs that come back in the second in which they were stopped."""
         events, first, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
         while events[0] < beyond and events[0] >= first:
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND == _ARRIVE:
-                self.queue.arrive(payload, now)
-                self.asked = True
+                self._back(payload, now)
                 continue
             self._booted(payload % POOLS, payload // POOLS, now)
 

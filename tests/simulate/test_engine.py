@@ -175,6 +175,14 @@ def test_machines_that_could_not_be_bought_are_not_counted_on_any_more() -> None
     assert found.starts[4] == 40
 
 
+def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> None:
+    """The first is lost at 50 and back at 80, when the second is submitted; there is one machine."""
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 1), (50, 0), (60, 1)))
+    pool = replace(CLOUD, machines=1, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(60))
+    found = simulate(jobs((0, 100, 1), (80, 100, 1)), Scenario(pools=(pool,), requeue_delay=30))
+    assert list(found.ends) == [190, 290]
+
+
 def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:
     pool = replace(CLOUD, machines=3, boot=BootTimes(((1, 0),)), max_booting=1, release=Idle(600))
     found = simulate(jobs((0, 50, 3)), Scenario(pools=(pool,), growth=OnDemand()))
