@@ -179,7 +179,11 @@ class Engine(Moves):
             again = -(-now // period) * period
             self.looks = again if again > self.looks else self.looks + period
             self._look_at(self.looks)
-        if self.parked and not waiting:
+        self._unpark(now)
+
+    def _unpark(self, now: int) -> None:
+        """Machines that were due while jobs waited may go as soon as none does."""
+        if self.parked and not self.queue.waiting:
             self.parked = False
             for pool in range(len(self.pools)):
                 self.unpark(pool, now)
@@ -215,6 +219,7 @@ class Engine(Moves):
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
         elif self.queue.waiting:
             self.queue.schedule(now)
+            self._unpark(now)
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
 

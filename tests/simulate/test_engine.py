@@ -32,7 +32,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
+from slurm_elastic.simulate.scenario import Clock, CoolDownTimes, PoolModel, Scenario, Sold
 
 CLOUD = PoolModel(
     name="cloud", machines=20, price=1.0, boot=BootTimes(((1, 100),)), release=Idle(600)
@@ -181,6 +181,23 @@ def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> 
     pool = replace(CLOUD, machines=1, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(60))
     found = simulate(jobs((0, 100, 1), (80, 100, 1)), Scenario(pools=(pool,), requeue_delay=30))
     assert list(found.ends) == [190, 290]
+
+
+def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
+    """A hold ends at 200, and the second job gets a machine then; the first one's, of another pool,
+    is due since 110.
+    """
+    first = replace(
+        CLOUD, name="a", machines=1, procs=1, boot=BootTimes(((1, 10),)), release=AtOnce()
+    )
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 0), (150, 2)))
+    (sold, _) = replace(CLOUD, name="b", spot=spot).sold
+    second = replace(CLOUD, name="b", machines=2, boot=BootTimes(((1, 10),)), offers=(sold,))
+    pools = (first, replace(second, offers=(Sold(offer=sold.offer, market=spot),)))
+    cool = CoolDownTimes(capacity=50, longest=50)
+    found = simulate(jobs((0, 100, 1), (1, 500, 2)), Scenario(pools=pools, cool_downs=cool))
+    begun = found.starts[1] - 10
+    assert list(found.pools[0].lease_end) == [begun]
 
 
 def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:
