@@ -88,7 +88,7 @@ def test_a_build_that_is_broken_off_leaves_no_mount_no_process_and_no_file(
 
 
 def processes_of(session: int) -> list[int]:
-    """All that run in this session."""
+    """All processes of our own session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
