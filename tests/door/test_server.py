@@ -297,7 +297,8 @@ def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
     first.sendall(b"x\n")
     assert begun.acquire(timeout=SECONDS)
     for _ in range(50):
-        with connect(tmp_path / "read.sock") as link:
+        # One whose place is still that of the last ones is turned away, which shuts its socket.
+        with connect(tmp_path / "read.sock") as link, contextlib.suppress(BrokenPipeError):
             link.sendall(b"y" * 60_000 + b"\n")
     until = time.monotonic() + SECONDS
     while (said := ask(tmp_path / "read.sock", CHAIN)) != CHAIN or len(door._clients) > 1:
