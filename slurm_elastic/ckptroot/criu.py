@@ -12,18 +12,20 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slurm_elastic.ckptroot import (
     capabilities,
+    clock,
     dump,
     images,
     interrupted,
     inventory,
     keeper,
+    onwards,
     sockets,
     sysv,
 )
@@ -72,6 +74,10 @@ class Criu:
         payload = replace(payload, environment=given)
         self._way, self._middle = keeper.start(payload)
         self.pid = 0
+        self._own_clocks = clock.offsets()
+        self._clocks: clock.Clocks | None = None
+        self._clockless = ""
+        self._stopped = frozenset[int]()
         self._reused: frozenset[str] | None = None
         self._ended: int | None = None
         message = self._wait(30.0)
@@ -82,7 +88,7 @@ class Criu:
         """Start the payload."""
         self._baggage.withdraw()
         keeper.send(self._way, {"do": "start"})
-        self.pid = int(self._wait(30.0)["pid"])
+        self._begun(self._wait(30.0))
 
     def lay_out(self, image: Path, /) -> None:
         """The files that the job has in temporary directories."""
@@ -104,12 +110,18 @@ class Criu:
             *(() if manifest.closed is None else _CLOSES), *(_KEEPS if has_streams else ()),
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
-        keeper.send(self._way, {"do": "restore", "sysv": has_sysv, **order})
+        order |= {"clocks": manifest.clocks, "sysv": has_sysv}
+        keeper.send(self._way, {"do": "restore", **order})
         try:
-            self.pid = int(self._wait(3600.0)["pid"])
+            self._begun(self._wait(3600.0))
         except Refused as error:
             raise Refused(f"{error}: {dump.last_error(log)}") from error
         self._baggage.take_back()
+
+    def _begun(self, told: Mapping[str, Any]) -> None:
+        """The payload runs as the keeper has ``told``."""
+        self.pid = int(told["pid"])
+        self._clocks, self._clockless = told.get("clocks"), told.get("clockless", "")
 
     def alone(self, image: Path, /) -> frozenset[str]:
         """The files that the tasks of a verified image write, but do not append to."""
@@ -119,12 +131,18 @@ class Criu:
         """The memory of all tasks, found before anything is stopped; Refused for what cannot be
         brought back.
         """
-        with self._sysv() as namespace:
+        if self._clockless:
+            raise Refused(f"its node gives it no clocks of its own: {self._clockless}")
+        with self._namespace("ipc") as namespace:
             held = sysv.held(namespace)
         if held and held.semaphores:
             sysv.check_undone(self._tasks(), self._keeper)
         gone = inventory.deleted(self._tasks())
         return self._check_inventory() + self._check_rights() + gone + (held.beyond if held else 0)
+
+    def clocks(self) -> clock.Clocks | None:
+        """What the job's own clocks say."""
+        return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def locked(self) -> dict[str, inventory.State]:
         """The files that the job keeps locked, as they are now; its own copies of what is on this
@@ -146,18 +164,23 @@ class Criu:
         """
         if within <= 0:
             raise Refused("the deadline has passed")
-        with self._sysv() as namespace:
+        self._stopped = frozenset()
+        with self._namespace("ipc") as namespace, self._namespace("time") as clocks:
             held = sysv.held(namespace)
             if held:
                 self._check_sysv()
+            inside = {"mount": self._mounts, "pid": self._processes, "time": clocks}
+            if not held:
+                inside["ipc"] = namespace
             try:
-                self._save(image, most, closes, namespace, held is not None)
+                self._save(image, most, closes, inside)
             except OSError:  # CRIU had done its part: where that fails, it lets them go on itself
                 self.go_on()
                 raise
             try:
                 self._baggage.lend(images.links(image))
                 images.check(image, self._identity)
+                self._stopped = images.stopped(image)
                 interrupted.wait_again(image)
                 if self._reused is not None:
                     sockets.check_streams(images.streams(image))
@@ -169,15 +192,15 @@ class Criu:
                 self.go_on()
                 raise
 
-    def _save(self, image: Path, most: int, closes: bool, namespace: int, has_sysv: bool) -> None:
+    def _save(self, image: Path, most: int, closes: bool, inside: Mapping[str, int]) -> None:
         """CRIU's part."""
         self._know_kernel()
         log, tasks = self._work() / "dump.log", self._tasks()
         keeps = not closes and sockets.are_its_own(tasks)
         self._reused = sockets.reused(tasks) if keeps else None
         one = dump.Dump(
-            self._site.criu, self._caller, self.pid, self._mounts, self._processes, namespace,
-            has_sysv, (*_BOTH, *(_CLOSES if closes else ()), *(_KEEPS if keeps else ())),
+            self._site.criu, self._caller, self.pid, inside,
+            (*_BOTH, *(_CLOSES if closes else ()), *(_KEEPS if keeps else ())),
         )  # fmt: skip
         if self._baggage.has_renamed(inventory.gone_names(tasks), tasks):
             one.run_as_user(image, log, most)
@@ -189,13 +212,16 @@ class Criu:
         self._baggage.pack(image, most, self._tasks())
 
     def go_on(self) -> None:
-        """After a dump: the processes run on."""
+        """After a dump: the processes run on, but for those that somebody had stopped before."""
         try:
             interrupted.go_back(self._tasks())
             if self._reused is not None:
                 sockets.wake(self._tasks(), self._reused)
         finally:
-            keeper.send(self._way, {"do": "continue"})
+            others = self._stopped
+            with contextlib.suppress(OSError):
+                others |= onwards.quietly(self._tasks(), self._stopped)
+            keeper.send(self._way, {"do": "continue", "but": sorted(others)})
             self._baggage.take_back()
 
     def stop(self) -> None:
@@ -260,13 +286,13 @@ class Criu:
         return self._scratch.path()
 
     @contextlib.contextmanager
-    def _sysv(self) -> Iterator[int]:
-        """A descriptor of the namespace of the job's System V IPC, which a restore makes anew. It
-        may be another's, should its process end just then: then CRIU refuses.
+    def _namespace(self, kind: str) -> Iterator[int]:
+        """A descriptor of a namespace that a restore makes anew, the job's System V IPC or clocks.
+        It may be another's, should its process end just then: then CRIU refuses.
         """
         for pid in self._tasks():
             with contextlib.suppress(OSError):
-                found = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
+                found = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
                 break
         else:
             raise Refused("the job has no process any more")
@@ -334,6 +360,8 @@ class Criu:
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
         """The reason that keeps a task from being brought back with the rights of ``restorer``."""
+        if _is_dead(status):
+            return ""  # it has those that it was brought back with
         if _is_apart(pid):
             return "runs in a user namespace of its own, which CRIU cannot restore as a user"
         uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
@@ -392,6 +420,11 @@ def _owner(pid: int) -> int | None:
     with contextlib.suppress(OSError):
         return os.stat(f"/proc/{pid}/fd").st_uid
     return None
+
+
+def _is_dead(status: Mapping[str, str]) -> bool:
+    """Whether all of it has ended, and only its parent has yet to ask how (proc(5))."""
+    return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
 
 
 def _is_apart(pid: int) -> bool:

@@ -13,11 +13,11 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_elastic.ckptroot import child, files, images, inventory
+from slurm_elastic.ckptroot import child, clock, files, images, inventory
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.guard import Guard, guarded
@@ -49,6 +49,8 @@ class Dmtcp:
         self._payload = payload
         self._scratch = Scratch(site.scratch, caller.job)
         self._saved = Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt"
+        self._own_clocks = clock.offsets()
+        self._clocks: clock.Clocks | None = None
         self._child: Child | None = None
         self._guard: Guard | None = None
 
@@ -76,7 +78,7 @@ class Dmtcp:
         try:
             saved = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
             command = [self._program("dmtcp_restart"), *self._coordinator(), *saved]
-            self._run(command, handed=directory)
+            self._run(command, handed=directory, clocks=manifest.clocks)
         finally:
             os.close(directory)
 
@@ -87,6 +89,10 @@ class Dmtcp:
     def need(self) -> int:
         """Not known before DMTCP has compressed it; it is told when that is to be copied."""
         return 0
+
+    def clocks(self) -> clock.Clocks | None:
+        """Later than in the image, as the tasks have run on: they never go back."""
+        return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def locked(self) -> dict[str, inventory.State]:
         """DMTCP saves no locks."""
@@ -184,20 +190,38 @@ class Dmtcp:
         self._discard()
         self._scratch.close()
 
-    def _run(self, argv: Sequence[str], handed: int | None = None) -> None:
-        """The payload, as our child and the leader of a session."""
+    def _run(
+        self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None
+    ) -> None:
+        """The payload, as our child and the leader of a session; its ``clocks`` go on."""
         port = self._port_file()
         with self._as_user():
             files.remove(port)
-        pid = os.fork()
-        if pid == 0:
-            become(replace(self._payload, argv=tuple(argv)), bound=True, handed=handed)
+        payload = replace(self._payload, argv=tuple(argv))
+        with self._with_clocks(clocks):
+            pid = os.fork()
+            if pid == 0:
+                become(payload, bound=True, handed=handed)
         self._child = Child(pid)
         try:
             self._await_port(argv[0])
         except Refused:
             self._kill()
             raise
+
+    @contextlib.contextmanager
+    def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
+        """A child that is started has clocks of its own, where this node can give it any. What was
+        saved with its own is not brought back without.
+        """
+        self._clocks = None
+        with contextlib.ExitStack() as stack:
+            try:
+                self._clocks = stack.enter_context(clock.begun(self._own_clocks, saved))
+            except OSError as error:
+                if saved:
+                    raise Refused(f"its clocks cannot go on here: {error.strerror}") from error
+            yield
 
     def _await_port(self, program: str) -> None:
         until = time.monotonic() + 60

@@ -1,13 +1,14 @@
 """One save by CRIU: the words that it is started with, and why it failed.
 
-It enters the job's mounts and process numbers, and its System V IPC where there is nothing in that:
-CRIU saves the namespaces that it is not in itself.
+It enters the job's mounts, process numbers and clocks, and its System V IPC where there is nothing
+in that: CRIU saves the namespaces that it is not in itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +23,20 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Dump:
-    """A save of the process ``pid``, as it is called in its namespaces, which are descriptors."""
+    """A save of the process ``pid``, as it is called ``inside``: namespaces by their names in
+    nsenter(1), as descriptors.
+    """
 
     program: str
     caller: Caller
     pid: int
-    mounts: int
-    processes: int
-    sysv: int
-    has_sysv: bool
+    inside: Mapping[str, int]
     options: tuple[str, ...]
+
+    @property
+    def has_sysv(self) -> bool:
+        """Whether the image is to have the job's System V IPC."""
+        return "ipc" not in self.inside
 
     def run(self, image: Path, log: Path, most: int) -> None:
         """As root, which opens nothing by the job's paths; Refused where that failed."""
@@ -70,12 +75,9 @@ class Dump:
         self, command: list[str], image: Path, log: Path, most: int,
         handed: tuple[int, ...] = (), said: int | None = None,
     ) -> None:  # fmt: skip
-        entered = {"mount": self.mounts, "pid": self.processes}
-        if not self.has_sysv:
-            entered["ipc"] = self.sysv
-        enter = [f"--{kind}=/proc/self/fd/{number}" for kind, number in entered.items()]
+        enter = [f"--{kind}=/proc/self/fd/{number}" for kind, number in self.inside.items()]
         words = ["/usr/bin/nsenter", *enter, "--", *command]
-        done, over = dumping.run(words, (*entered.values(), *handed), image, most, said)
+        done, over = dumping.run(words, (*self.inside.values(), *handed), image, most, said)
         if done != 0 and over:
             raise Refused(f"no room: the image would have more than {most >> 20} MiB")
         if done != 0:

@@ -31,10 +31,11 @@ _TCP, _ESTABLISHED = 6, 1  # IPPROTO_TCP; net/tcp_states.h
 _LINKED = 0  # remap-file-path.proto
 _WRITING = 0o3  # O_WRONLY, O_RDWR
 _APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
-_DEAD = 2  # criu/include/pid.h: TASK_DEAD
+_DEAD, _STOPPED = 2, 3  # criu/include/pid.h: TASK_DEAD, TASK_STOPPED
 _NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
                         r"|userns|autofs|binfmt-misc|tmpfs)\b")  # fmt: skip
 _STREAMS = re.compile(r"tcp-stream-[0-9a-f]+\.img")
+_TASK = re.compile(r"core-\d+\.img")
 _SYSV = re.compile(r"ipcns-(var|shm|msg|sem)-\d+\.img")
 
 
@@ -123,6 +124,19 @@ def _stream(directory: Path, inet: dict[int, list[Value]]) -> Stream:
     )
     received, sent, waiting, unsent = (_number(stream, number) for number in (2, 4, 3, 12))
     return Stream(local, far, received, (sent - waiting) & 0xFFFFFFFF, unsent)
+
+
+def stopped(directory: Path) -> frozenset[int]:
+    """The numbers, as they have them for themselves, of the tasks that somebody had stopped before
+    the dump did (signal(7)).
+    """
+    cores = (entry for entry in directory.iterdir() if _TASK.fullmatch(entry.name))
+    return frozenset(
+        int(core.stem.removeprefix("core-"))
+        for core in cores
+        for entry in _entries(core, _CORE)
+        if [_number(_fields(task), 1) for task in _messages(entry, 3)] == [_STOPPED]
+    )
 
 
 def show(directory: Path) -> None:

@@ -15,10 +15,10 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-from slurm_elastic.ckptroot import sysv
+from slurm_elastic.ckptroot import clock, sysv
 from slurm_elastic.ckptroot.caller import CLEAN
 from slurm_elastic.ckptroot.payload import (
     Payload,
@@ -49,11 +49,11 @@ def start(payload: Payload) -> tuple[socket.socket, int]:
     try:
         ours.close()
         die_with_parent()
-        limits = sysv.limits()
+        limits, clocks = sysv.limits(), clock.offsets()
         unshare_processes()
         child = os.fork()
         if child == 0:
-            _Keeper(theirs, payload, limits).serve()
+            _Keeper(theirs, payload, limits, clocks).serve()
         send(theirs, {"keeper": child})
         theirs.close()
         os.waitpid(child, 0)
@@ -85,12 +85,19 @@ def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
 
 
 class _Keeper:
-    """The loop of process 1."""
+    """The loop of process 1. ``clocks`` are the offsets of its own."""
 
-    def __init__(self, way: socket.socket, payload: Payload, limits: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        way: socket.socket,
+        payload: Payload,
+        limits: Mapping[str, str],
+        clocks: Mapping[str, int],
+    ) -> None:
         self._way = way
         self._payload = payload
         self._limits = limits
+        self._clocks = clocks
         self._child = 0
 
     def serve(self) -> None:
@@ -135,8 +142,7 @@ class _Keeper:
             case "signal":
                 self._signal(message["number"])
             case "continue":
-                # All of ours but ourselves (kill(2)).
-                _all(signal.SIGCONT)
+                _go_on(message["but"])
 
     def _start(self) -> None:
         try:
@@ -145,13 +151,25 @@ class _Keeper:
         except OSError as error:
             send(self._way, {"failed": f"ns_last_pid: {error.strerror}"})
             return
+        clocks = self._begin_clocks(None)
         self._child = os.fork()
         if self._child == 0:
             self._way.close()
             with contextlib.suppress(OSError):
                 adopt_orphans()
             become(self._payload)
-        send(self._way, {"pid": self._child})
+        send(self._way, {"pid": self._child, **clocks})
+
+    def _begin_clocks(self, saved: Mapping[str, int] | None) -> dict[str, Any]:
+        """Of the payload's own clocks their offsets, or why it has none: it runs all the same where
+        nothing was ``saved`` of them.
+        """
+        try:
+            return {"clocks": clock.begin(self._clocks, saved)}
+        except OSError as error:
+            if saved:
+                raise OSError(f"its clocks cannot go on here: {error.strerror or error}") from error
+            return {"clockless": error.strerror or str(error)}
 
     def _restore(self, order: dict[str, Any]) -> None:
         """CRIU makes the restored process our child (its option --restore-sibling).
@@ -160,6 +178,7 @@ class _Keeper:
         images is its standard input, the log its standard error.
         """
         try:
+            clocks = self._begin_clocks(order["clocks"])
             _restore(order)
         except OSError as error:
             self._kill(quiet=True)
@@ -168,7 +187,7 @@ class _Keeper:
         self._child = order["pid"]
         if order["sysv"]:
             sysv.set_limits_of(self._child, self._limits)
-        send(self._way, {"pid": self._child})
+        send(self._way, {"pid": self._child, **clocks})
 
     def _kill(self, *, quiet: bool = False) -> None:
         """End all processes of the job and wait until they are gone."""
@@ -256,7 +275,16 @@ def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) 
         os._exit(126)
 
 
+def _go_on(but: Collection[int]) -> None:
+    """All that are stopped but these, which are to stay so, or go on already."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (os.getpid(), *but):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(name), signal.SIGCONT)
+
+
 def _all(number: signal.Signals) -> None:
+    """All of ours but ourselves (kill(2))."""
     try:
         os.kill(-1, number)
     except ProcessLookupError:

@@ -32,7 +32,8 @@ class Manifest:
     """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
     writing; ``locked``: path to the state of what it kept locked (``inventory.State``). ``pid`` is
     the first process's in its namespace, 0 where there is none. ``closed`` are the far ends of the
-    TCP connections that are closed in the image; None where it can have none.
+    TCP connections that are closed in the image; None where it can have none. ``clocks``: what the
+    job's own clocks said (ns, ``clock.Clocks``); None where it had none.
     """
 
     cluster: str
@@ -52,6 +53,7 @@ class Manifest:
     writing: dict[str, int]
     locked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     closed: list[str] | None = None
+    clocks: dict[str, int] | None = None
 
     @property
     def size(self) -> int:
@@ -62,8 +64,9 @@ class Manifest:
 def seal(manifest: Manifest, key: bytes) -> bytes:
     """The manifest as text, with its seal."""
     values = asdict(manifest)
-    if manifest.closed is None:  # nodes of before read it, too
-        del values["closed"]
+    for name in ("closed", "clocks"):
+        if values[name] is None:  # nodes of before read it, too
+            del values[name]
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 
 

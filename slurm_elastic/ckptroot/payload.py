@@ -19,6 +19,7 @@ from slurm_elastic.ckptroot.rights import as_user
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000  # unshare(2)
+CLONE_NEWTIME = 0x00000080
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MNT_DETACH = 2  # umount(2)
@@ -101,6 +102,16 @@ def unshare_processes() -> None:
     _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
 
 
+def unshare_time() -> None:
+    """Clocks of their own for the children to come; ours stay (time_namespaces(7))."""
+    _check(_LIBC.unshare(CLONE_NEWTIME), "unshare --time")
+
+
+def share_time() -> None:
+    """The children to come have our clocks again. Not with threads (setns(2))."""
+    _join("/proc/self/ns/time", CLONE_NEWTIME)
+
+
 def unshare_ipc() -> None:
     """System V IPC with nothing in it; what was in ours goes, unless others are there still."""
     _check(_LIBC.unshare(CLONE_NEWIPC), "unshare")
@@ -108,9 +119,13 @@ def unshare_ipc() -> None:
 
 def join_ipc(path: str) -> None:
     """From now on the System V IPC of the namespace at ``path``."""
+    _join(path, CLONE_NEWIPC)
+
+
+def _join(path: str, kind: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_LIBC.setns(descriptor, CLONE_NEWIPC), f"setns {path}")
+        _check(_LIBC.setns(descriptor, kind), f"setns {path}")
     finally:
         os.close(descriptor)
 

@@ -72,6 +72,9 @@ class Method(Protocol):
     def locked(self) -> dict[str, State]:
         """After a dump: the files that the tasks keep locked, as they are."""
 
+    def clocks(self) -> dict[str, int] | None:
+        """After a dump: what the tasks' own clocks say (ns); None where they have none."""
+
     def connections(self) -> list[str]:
         """After a dump: the far ends of the TCP connections that the tasks have."""
 
@@ -440,6 +443,7 @@ class Session:
             files={},
             writing=sizes,
             locked=self._method.locked(),
+            clocks=self._method.clocks(),
             closed=self._method.connections() if closes else None,
             seconds=0.0,
         )

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ CALLER = Caller(job=7, uid=2000, gid=2000, user="alice", groups=(2000,), environ
 ENV = {b"PATH": b"/bin", b"TMPDIR": b"/old"}
 PAYLOAD = Payload(("script",), ENV, "/", 0o22, 2000, 2000, (2000,))
 MIB = 1 << 20
+CLOCKS = {"monotonic": 7_000_000_000, "boottime": 9_000_000_000}
 
 
 class Bed:
@@ -44,11 +46,15 @@ class Bed:
         monkeypatch.setattr(criu, "_namespaces", lambda middle: (3, 4))
         monkeypatch.setattr(criu, "Baggage", lambda *given: self)
         monkeypatch.setattr(criu, "Scratch", lambda *given: self)
-        monkeypatch.setattr(criu.Criu, "_sysv", lambda _: contextlib.nullcontext(5))
+        spaces = {"ipc": 5, "time": 6}
+        namespace = lambda _, kind: contextlib.nullcontext(spaces[kind])  # noqa: E731
+        monkeypatch.setattr(criu.Criu, "_namespace", namespace)
         monkeypatch.setattr(criu.sysv, "held", lambda namespace: self.held[namespace])
         monkeypatch.setattr(criu.sysv, "check_undone", lambda *how: self.undone.append(how))
         self.undone: list[Any] = []
         monkeypatch.setattr(criu.images, "has_sysv", lambda image: False)
+        monkeypatch.setattr(criu.images, "stopped", lambda image: frozenset())
+        monkeypatch.setattr(criu.onwards, "quietly", lambda tasks, stopped: frozenset())
         monkeypatch.setattr(criu.images, "links", lambda image: ("/tmp/link_remap.1",))
         monkeypatch.setattr(criu.images, "has_streams", lambda image: self.streams)
         monkeypatch.setattr(criu.images, "streams", lambda image: ["a stream"])
@@ -136,6 +142,29 @@ def test_a_start_takes_back_what_an_unused_image_left(bed: Bed) -> None:
     assert bed.waits == [30.0, 30.0]
 
 
+def test_its_clocks_are_told_by_those_of_the_node(bed: Bed) -> None:
+    bed.answers = [{"pid": 1001}]
+    bed.method.start()
+    assert bed.method.clocks() is None, "it has none of its own"
+    bed.method._own_clocks = {"monotonic": 5, "boottime": 5}
+    bed.answers = [{"pid": 1001, "clocks": {"monotonic": 10**15, "boottime": 10**16}}]
+    before = time.monotonic_ns()
+    bed.method.start()
+    found = bed.method.clocks()
+    assert before + 10**15 - 5 <= found["monotonic"] <= time.monotonic_ns() + 10**15 - 5
+    assert found["boottime"] > 10**16
+
+
+def test_a_job_whose_clocks_cannot_go_on_is_not_saved(
+    bed: Bed, saved: list[tuple[Any, ...]]
+) -> None:
+    bed.answers = [{"pid": 1001, "clockless": "Operation not permitted"}]
+    bed.method.start()
+    with pytest.raises(Refused, match=r"^its node gives it no clocks of its own: Operation not"):
+        bed.method.need()
+    assert saved == []
+
+
 def test_an_answer_is_waited_for_as_long_as_there_is_time(bed: Bed) -> None:
     bed.answers, bed.waits = [None, {"ended": 256}, None, {"pid": 1}], []
     assert bed.method._wait(30.0) == {"pid": 1}
@@ -180,7 +209,7 @@ def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(be
     bed.done = []
     bed.method.signal(10)
     bed.method.go_on()
-    assert bed.done == [{"do": "signal", "number": 10}, {"do": "continue"}, "take back"]
+    assert bed.done == [{"do": "signal", "number": 10}, {"do": "continue", "but": []}, "take back"]
 
 
 def test_in_the_end_nothing_of_it_stays(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +238,7 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     monkeypatch.setattr(criu.images, "has_sysv", lambda image: True)
     monkeypatch.setattr(criu.capabilities, "restorer", lambda identity, *how: [identity.uid, how])
     bed.answers, bed.waits = [{"pid": 1001}], []
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
     assert (shown, bed.method.pid, bed.waits) == ([tmp_path / "1"], 1001, [3600.0])
     order, after = bed.done
     assert isinstance(order, dict)
@@ -223,12 +252,13 @@ def test_a_restore_is_of_what_was_checked_and_shown(
         "--unprivileged",
     ]
     assert (order["do"], order["images"], order["pid"]) == ("restore", f"{tmp_path}/1", 1001)
+    assert order["clocks"] == CLOCKS
     (tmp_path / "restore.log").write_text(
         "Error (x): RLIMIT_NOFILE is low\n(00.1) Error (files-reg.c:9): Can't open\nError (y): after\n"
     )
     bed.answers = [{"failed": "criu restore: exit 1"}]
     with pytest.raises(Refused, match=r"^criu restore: exit 1: \(files-reg.c:9\): Can't open$"):
-        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
+        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
 
 
 @pytest.mark.parametrize("closed", [[], ["10.1.2.3:80"]])
@@ -238,8 +268,8 @@ def test_connections_are_closed_in_a_restore_where_they_were_in_the_save(
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "show", lambda image: None)
     bed.answers = [{"pid": 1001}, {"pid": 1001}]
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=closed))
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=None))
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed))
+    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
     commands = [order["command"] for order in bed.done if isinstance(order, dict)]
     assert [command.count("--tcp-close") for command in commands] == [1, 0]
 
@@ -310,13 +340,13 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
     bed.method.pid = 1001
     assert bed.method.dump(tmp_path / "1.new", 0.1, 5 * MIB) == {"/a": 5}
     ((command, handed, image, most, said),) = saved
-    assert (handed, image, most) == ((3, 4, 5), tmp_path / "1.new", 5 * MIB)
+    assert (handed, image, most) == ((3, 4, 6, 5), tmp_path / "1.new", 5 * MIB)
     assert said is None
     assert command[:6] == [
         "/usr/bin/nsenter", "--mount=/proc/self/fd/3", "--pid=/proc/self/fd/4",
-        "--ipc=/proc/self/fd/5", "--", "setpriv",
+        "--time=/proc/self/fd/6", "--ipc=/proc/self/fd/5", "--",
     ]  # fmt: skip
-    assert command[6:10] == [f"{tmp_path}/criu", "dump", "-t", "1001"]
+    assert command[6:11] == ["setpriv", f"{tmp_path}/criu", "dump", "-t", "1001"]
     assert "--leave-stopped" in command
     assert not {"--tcp-close", "--tcp-established", "--skip-in-flight"} & set(command)
     assert bed.done == [("lend", "/tmp/link_remap.1"), "check", "wait again"]
@@ -331,7 +361,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     assert bed.method.need() == 2 * 8 * 512 + 121 + 122 + 7 + 4096
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     ((command, handed, *_),) = saved
-    assert handed == (3, 4)
+    assert handed == (3, 4, 6)
     assert not [word for word in command if word.startswith("--ipc")]
     assert asked[0][-1] == ": >>/proc/sys/kernel/shm_next_id"
     assert bed.undone == [([21, 22], 12)] * 2, "before and after"
@@ -352,7 +382,7 @@ def test_what_began_to_use_it_meanwhile_is_not_saved(
     monkeypatch.setattr(criu.sysv, "held", lambda namespace: next(held))
     with pytest.raises(Refused, match="has begun to use System V IPC just now"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
-    assert bed.done[-2:] == [{"do": "continue"}, "take back"]
+    assert bed.done[-2:] == [{"do": "continue", "but": []}, "take back"]
 
 
 def test_links_are_made_as_the_jobs_user(
@@ -362,7 +392,7 @@ def test_links_are_made_as_the_jobs_user(
     monkeypatch.setattr(dump.images, "handed", lambda image, uid: contextlib.nullcontext(9))
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     ((command, handed, _, _, said),) = saved
-    assert handed == (3, 4, 5, 9)
+    assert handed == (3, 4, 6, 5, 9)
     assert isinstance(said, int)
     assert {"--reuid", "--link-remap", "--unprivileged", "/proc/self/fd/9"} <= set(command)
     assert (tmp_path / "dump.log").exists()
@@ -386,18 +416,18 @@ def test_connections_of_its_own_are_kept_and_wake_up_where_it_goes_on(
     assert bed.done[-1] == ["a stream"], "they were at rest"
     bed.method.go_on()
     assert bed.done[-3:] == [
-        ("wake", [21, 22], frozenset({"7"})), {"do": "continue"}, "take back",
+        ("wake", [21, 22], frozenset({"7"})), {"do": "continue", "but": []}, "take back",
     ]  # fmt: skip
     bed.method.dump(tmp_path / "2.new", 60.0, MIB, True)
     assert "--tcp-established" not in saved[1][0], "they are to be closed"
     bed.done.clear()
     bed.method.go_on()
-    assert bed.done == [{"do": "continue"}, "take back"]
+    assert bed.done == [{"do": "continue", "but": []}, "take back"]
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "show", lambda image: None)
     bed.answers = [{"pid": 1001}, {"pid": 1001}]
     for closed, kept in ((None, True), (["127.0.0.1:80"], False)):
-        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, closed=closed))
+        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed))
         order = bed.done[-2]
         assert isinstance(order, dict)
         assert ("--tcp-established" in order["command"]) is kept
@@ -412,7 +442,27 @@ def test_a_directory_that_fails_after_a_save_lets_them_go_on(
     monkeypatch.setattr(bed.method, "_save", fails)
     with pytest.raises(OSError, match="Stale"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
-    assert bed.done == [{"do": "continue"}, "take back"]
+    assert bed.done == [{"do": "continue", "but": []}, "take back"]
+
+
+def test_what_was_stopped_before_stays_so_and_what_would_notice_goes_on_apart(
+    bed: Bed, saved: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def quietly(*given: object) -> frozenset[int]:
+        asked.append(given)
+        return frozenset({1007})
+
+    monkeypatch.setattr(criu.images, "stopped", lambda image: frozenset({1002}))
+    monkeypatch.setattr(criu.onwards, "quietly", quietly)
+    bed.method.dump(tmp_path / "1.new", 60.0, MIB)
+    bed.method.go_on()
+    assert asked == [([21, 22], {1002})]
+    assert bed.done[-2:] == [{"do": "continue", "but": [1002, 1007]}, "take back"]
+    monkeypatch.setattr(criu.onwards, "quietly", lambda *_: os.open("/none", 0))
+    bed.method.go_on()
+    assert bed.done[-2:] == [{"do": "continue", "but": [1002]}, "take back"]
 
 
 def test_connections_that_cannot_be_woken_let_them_go_on(
@@ -426,7 +476,7 @@ def test_connections_that_cannot_be_woken_let_them_go_on(
     monkeypatch.setattr(criu.sockets, "wake", fails)
     with pytest.raises(Refused, match="cannot be opened"):
         bed.method.go_on()
-    assert bed.done[-2:] == [{"do": "continue"}, "take back"]
+    assert bed.done[-2:] == [{"do": "continue", "but": []}, "take back"]
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])
@@ -479,7 +529,7 @@ def test_what_became_so_while_it_was_saved_lets_them_go_on(
         ("lend", "/tmp/link_remap.1"),
         "check",
         "wait again",
-        {"do": "continue"},
+        {"do": "continue", "but": []},
         "take back",
     ]
 
@@ -529,6 +579,10 @@ STATUS = {"Uid": "2000\t2000\t2000\t2000", "Gid": "2000\t2000\t2000\t2000", "Rss
         ({"Groups": " ".join(map(str, range(128)))}, 2000, ""),
         ({"Groups": " ".join(map(str, range(129)))}, 2000, "more than 128 groups"),
         ({}, 0, "not dumpable"),
+        # One that has ended has the rights that CRIU brought it back with; one of which only the
+        # first thread has runs on.
+        ({"CapPrm": "1", "State": "Z (zombie)", "Threads": "1"}, 0, ""),
+        ({"CapPrm": "1", "State": "Z (zombie)", "Threads": "2"}, 0, "other rights"),
     ],
 )
 @pytest.mark.parametrize("modern", [False, True])

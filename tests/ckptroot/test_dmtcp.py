@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,10 +39,21 @@ class Bed:
         monkeypatch.setattr(Dmtcp, "_as_user", lambda _: nullcontext())
         monkeypatch.setattr(Dmtcp, "_port", lambda _: self.said())
         monkeypatch.setattr(dmtcp, "become", self.become)
+        monkeypatch.setattr(dmtcp.clock, "begun", self.begun)
+        self.method._own_clocks = {"monotonic": 5}
+        self.given: list[object] = []
+        self.cannot: OSError | None = None
         self.does = "tell"
 
     def said(self) -> str | None:
         return self.port.read_text() if self.port.exists() else None
+
+    @contextmanager
+    def begun(self, ours: object, saved: object) -> Iterator[dict[str, int]]:
+        self.given.append((ours, saved))
+        if self.cannot:
+            raise self.cannot
+        yield {"monotonic": 7}
 
     def become(self, payload: Payload, **how: Any) -> None:
         if self.does == "tell":
@@ -67,6 +78,22 @@ def test_one_that_ends_before_it_has_a_coordinator_is_refused_and_gone(bed: Bed)
     with pytest.raises(Refused, match="dmtcp_launch: it started no coordinator"):
         bed.method._run(("dmtcp_launch", "script"))
     assert not bed.method._child
+
+
+def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(bed: Bed) -> None:
+    saved = {"monotonic": 9}
+    bed.method._run(("dmtcp_restart",), clocks=saved)
+    bed.method._child.end()
+    assert bed.given == [({"monotonic": 5}, saved)]
+    assert bed.method._clocks == {"monotonic": 7}
+    bed.cannot = PermissionError(1, "Operation not permitted")
+    bed.method._run(("dmtcp_launch",))
+    bed.method._child.end()
+    assert bed.method.clocks() is None
+    bed.method._child = None
+    with pytest.raises(Refused, match=r"^its clocks cannot go on here: Operation not permitted$"):
+        bed.method._run(("dmtcp_restart",), clocks=saved)
+    assert bed.method._child is None, "nothing was brought back with other clocks"
 
 
 # its commands, which say what the test says
@@ -251,7 +278,8 @@ class TestCommands:
     ) -> None:
         ran: list[tuple[list[str], bool]] = []
 
-        def run(argv: list[str], handed: int) -> None:
+        def run(argv: list[str], handed: int, clocks: object) -> None:
+            assert clocks == manifest.clocks
             ran.append((argv, os.path.samestat(os.fstat(handed), image.stat())))
 
         image = commands.home / "images" / "1"
@@ -259,7 +287,9 @@ class TestCommands:
         (image / "b.dmtcp").touch(mode=0o640)
         monkeypatch.setattr(commands.method, "_run", run)
         monkeypatch.setattr(commands.method, "_coordinator", lambda: ["--new-coordinator"])
-        manifest: Any = SimpleNamespace(files={"b.dmtcp": 0, "a.dmtcp": 0, "notes": 0})
+        manifest: Any = SimpleNamespace(
+            files={"b.dmtcp": 0, "a.dmtcp": 0, "notes": 0}, clocks={"monotonic": 5, "boottime": 5}
+        )
         before = len(os.listdir("/proc/self/fd"))
         commands.method.restore(image, manifest)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import images
-from slurm_elastic.ckptroot.images import Identity, OpenFile, check, show, writing
+from slurm_elastic.ckptroot.images import Identity, OpenFile, check, show, stopped, writing
 from slurm_elastic.ckptroot.site import Refused
 
 ALICE = Identity(uid=2000, gid=2000, groups=frozenset({2000, 2005}))
@@ -88,6 +88,14 @@ def test_who_lives_or_may_live_needs_them(tmp_path: Path, state: bytes) -> None:
     task = forged.image(forged.CORE, forged.field(1, 1) + forged.field(3, state))
     with pytest.raises(Refused, match=r"not one set|twice"):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()), task), ALICE)
+
+
+def test_tasks_that_somebody_had_stopped_are_told(tmp_path: Path) -> None:
+    states = [forged.field(3, forged.field(1, state)) for state in (1, 3, 2, 3)]
+    cores = [forged.image(forged.CORE, forged.field(1, 1) + state) for state in states]
+    image = forged.write(tmp_path / "image", *cores, forged.core(forged.creds()))
+    (image / "core-x.img").write_bytes(b"")
+    assert stopped(image) == {1002, 1004}
 
 
 def test_a_second_entry_is_refused(tmp_path: Path) -> None:

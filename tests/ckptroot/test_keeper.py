@@ -19,7 +19,7 @@ import pytest
 from needs import ROOT
 from patience import eventually, patience
 
-from slurm_elastic.ckptroot import keeper
+from slurm_elastic.ckptroot import clock, keeper
 from slurm_elastic.ckptroot.keeper import FIRST_PID
 from slurm_elastic.ckptroot.payload import Payload
 
@@ -156,7 +156,7 @@ def test_a_signal_reaches_the_first_process_and_after_its_end_nobody(bed: Bed) -
 def test_stopped_ones_go_on(bed: Bed) -> None:
     bed.start("kill -STOP $$; echo on >on; sleep 1000")
     eventually(lambda: "T" in _processes(bed, "stat"))
-    bed.tell("continue")
+    bed.tell("continue", but=[])
     assert bed.wrote("on") == "on"
 
 
@@ -206,7 +206,9 @@ def restore(bed: Bed, script: str, pid: int, sysv: bool = False) -> dict[str, An
     (images / "core.img").touch()
     command = ["/bin/sh", "-c", script]
     log = str(bed.place / "log")
-    bed.tell("restore", images=str(images), log=log, command=command, pid=pid, sysv=sysv)
+    bed.tell(
+        "restore", images=str(images), log=log, command=command, pid=pid, sysv=sysv, clocks=None
+    )
     return bed.said()
 
 
@@ -214,7 +216,7 @@ def test_what_criu_brings_back_is_the_job_again(bed: Bed) -> None:
     number = bed.start("trap 'exit 3' TERM; echo ready >ready; while :; do sleep 0.05; done")
     bed.wrote("ready")
     said = restore(bed, "ls /proc/self/fd/0/ >&2; env >&2", number)
-    assert said == {"pid": number}
+    assert said == {"pid": number, "clocks": clock.offsets()}
     log = (bed.place / "log").read_text()
     assert "core.img" in log, "the images are its standard input"
     assert "WORD" not in log, "nothing of the user's environment is told to a program of root's"
@@ -235,7 +237,7 @@ def test_the_limits_of_system_v_ipc_are_the_nodes_again(bed: Bed) -> None:
         f"exec >&2; cd /proc/sys; for name in {' '.join(limits)}; do setpriv --reuid {USER.pw_uid}"
         ' --regid 1 --clear-groups sh -c "echo 1 >$name" || exit 9; done; cat kernel/ostype'
     )
-    assert restore(bed, script, number, sysv=True) == {"pid": number}
+    assert restore(bed, script, number, sysv=True)["pid"] == number
     (bed.place / "go").touch()
     own = [Path("/proc/sys", name).read_text().strip() for name in limits]
     more = [Path("/proc/sys", name).read_text().strip() for name in ("kernel/ostype", "fs/nr_open")]
@@ -278,7 +280,7 @@ def test_images_or_a_log_that_are_links_are_refused(bed: Bed) -> None:
     images = {"images": str(bed.place / "images"), "log": str(bed.place / "plain")}
     log = {"images": str(bed.place / "elsewhere"), "log": str(bed.place / "log")}
     for order in (images, log):
-        bed.tell("restore", command=["/bin/true"], pid=1, sysv=False, **order)
+        bed.tell("restore", command=["/bin/true"], pid=1, sysv=False, clocks=None, **order)
         assert "criu restore: " in bed.said()["failed"]
     assert not (bed.place / "elsewhere" / "file").exists()
 
@@ -289,7 +291,7 @@ def test_the_memory_of_criu_is_nobodys_to_open_and_it_has_nothing_of_ours(bed: B
         "exec >&2; for file in /proc/$$/mem /proc/$$/task/$$/mem; do stat -L -c %t:%T $file; done;"
         " ls -m /proc/$$/fd; grep SigBlk /proc/self/status"
     )
-    assert restore(bed, script, number) == {"pid": number}
+    assert restore(bed, script, number)["pid"] == number
     first, second, opened, blocked, *_ = (bed.place / "log").read_text().splitlines()
     assert [first, second] == ["1:3", "1:3"], "/dev/null stands there"
     assert opened == "0, 1, 2"
@@ -426,7 +428,7 @@ class Numbers:
         monkeypatch.setattr(keeper, "send", lambda way, message: self.sent.append(message))
         monkeypatch.setattr(keeper.os, "waitpid", self.waitpid)
         monkeypatch.setattr(keeper.os, "kill", lambda *what: self.signalled.append(what))
-        self.one: Any = keeper._Keeper(cast("Any", None), cast("Any", None), {})
+        self.one: Any = keeper._Keeper(cast("Any", None), cast("Any", None), {}, {})
 
     def waitpid(self, pid: int, how: int) -> tuple[int, int]:
         if self.ends:
@@ -439,6 +441,31 @@ class Numbers:
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
     return Numbers(monkeypatch)
+
+
+def test_a_payload_has_clocks_of_its_own(bed: Bed) -> None:
+    bed.open("readlink /proc/self/ns/time >clocks")
+    bed.tell("start")
+    assert bed.said()["clocks"] == clock.offsets(), "they say at first what the node's say"
+    assert bed.said() == {"ended": 0}
+    assert bed.wrote("clocks") != os.readlink("/proc/self/ns/time")
+
+
+@pytest.mark.parametrize("saved", [None, {"monotonic": 1, "boottime": 1}])
+def test_without_clocks_of_its_own_what_is_begun_runs_and_what_was_saved_does_not(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch, saved: dict[str, int] | None
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(keeper.clock, "begin", denied)
+    monkeypatch.setattr(keeper, "_restore", lambda order: None)
+    numbers.one._obey({"do": "restore", "pid": 1001, "sysv": False, "clocks": saved})
+    why = "Operation not permitted"
+    if saved:
+        assert numbers.sent == [{"failed": f"criu restore: its clocks cannot go on here: {why}"}]
+    else:
+        assert numbers.sent == [{"pid": 1001, "clockless": why}]
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -456,16 +483,23 @@ def test_all_that_ended_are_reaped_and_only_the_payloads_end_is_told_once(
     assert (numbers.sent, numbers.signalled) == ([{"ended": 256}], [])
 
 
-@pytest.mark.parametrize("order", [{"do": "kill"}, {"do": "continue"}])
-def test_orders_for_all_reach_all(numbers: Numbers, order: dict[str, Any]) -> None:
+def test_all_are_killed_and_reaped(numbers: Numbers) -> None:
     numbers.one._child = 1001
     numbers.ends = [(1001, 9), (1002, 9)]
-    numbers.one._obey(order)
-    is_kill = order["do"] == "kill"
-    assert numbers.signalled == [(-1, signal.SIGKILL if is_kill else signal.SIGCONT)]
-    assert numbers.ends == ([] if is_kill else [(1001, 9), (1002, 9)])
-    assert numbers.sent == ([{"killed": True}] if is_kill else [])
-    assert numbers.one._child == (0 if is_kill else 1001)
+    numbers.one._obey({"do": "kill"})
+    assert numbers.signalled == [(-1, signal.SIGKILL)]
+    assert (numbers.ends, numbers.sent, numbers.one._child) == ([], [{"killed": True}], 0)
+
+
+def test_all_go_on_but_those_that_are_to_stay(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper.os, "listdir", lambda _: ["1", "1001", "1002", "1003", "stat"])
+    monkeypatch.setattr(keeper.os, "getpid", lambda: 1)
+    numbers.one._child = 1001
+    numbers.one._obey({"do": "continue", "but": [1002]})
+    assert numbers.signalled == [(1001, signal.SIGCONT), (1003, signal.SIGCONT)]
+    assert (numbers.sent, numbers.one._child) == ([], 1001)
 
 
 def test_a_restore_that_fails_ends_what_there_is_and_says_only_why(
@@ -475,7 +509,7 @@ def test_a_restore_that_fails_ends_what_there_is_and_says_only_why(
         raise OSError("exit 5")
 
     monkeypatch.setattr(keeper, "_restore", fails)
-    numbers.one._obey({"do": "restore", "pid": 1001})
+    numbers.one._obey({"do": "restore", "pid": 1001, "clocks": None})
     assert numbers.signalled == [(-1, signal.SIGKILL)]
     assert numbers.sent == [{"failed": "criu restore: exit 5"}]
 
@@ -512,4 +546,4 @@ def test_it_never_comes_back_to_what_forked_it(
     monkeypatch.setattr(keeper._Keeper, "_loop", act)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, pytest.raises(Exited):
-        keeper._Keeper(theirs, cast("Payload", None), {}).serve()
+        keeper._Keeper(theirs, cast("Payload", None), {}, {}).serve()

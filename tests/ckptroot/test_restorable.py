@@ -83,6 +83,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             pytest.skip(line)
         method: Any = object.__new__(criu.Criu)
         method._caller, method._keeper, method.pid = CALLER, 0, 0
+        method._clockless = ""
         method._site = SimpleNamespace(directory=Path("/tmp"))
         method._baggage = Baggage(CALLER, Path("/tmp"), Path("/nonexistent/left"))
         monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
@@ -139,6 +140,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     """Such an image would count, and the job would be stopped for it."""
     method = start("agent")
     went_on = []
+    method._clockless = ""
     method._site = SimpleNamespace(criu="/usr/sbin/criu", directory=Path("/tmp"))
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (

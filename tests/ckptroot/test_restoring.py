@@ -108,6 +108,7 @@ def test_the_kernel_is_looked_at_once_and_as_plain_root(
     monkeypatch.setattr(criu, "_run", checked.append)
     monkeypatch.setattr(criu, "_KNOWN_KERNEL", tmp_path / "criu.kdat")
     method: Any = object.__new__(criu.Criu)
+    method._clockless = ""
     method._site = SimpleNamespace(criu="/usr/sbin/criu")
     method._know_kernel()
     assert checked == [["/usr/sbin/criu", "check"]]

@@ -81,6 +81,9 @@ class Node:
     def locked(self) -> dict[str, tuple[int, int, int]]:
         return {}
 
+    def clocks(self) -> dict[str, int] | None:
+        return {"monotonic": 5}
+
     def gather(self, image: Path, most: int, /) -> None:
         self.did.append(("gather", most))
         self.gathers(image)
@@ -583,6 +586,7 @@ def test_what_an_image_is_of_stands_in_its_manifest(run: Run) -> None:
     assert (found.cluster, found.job, found.label, found.attempt) == ("t", 7, "7", 1)
     assert (found.node, found.method, found.pid, found.number) == ("n1", "criu", 1000, 1)
     assert (found.seconds, found.writing) == (1.5, {str(run.out): 4})
+    assert found.clocks == {"monotonic": 5}
 
 
 # room for the next one

@@ -120,6 +120,10 @@ class CriuWorld(ContainerWorld):
     stage = ""
     """A directory on the nodes' own disks, to which periodic images are written first."""
     awaited = (*ContainerWorld.awaited, EQUIPPED, "/dev/log")
+    uptimes = (500_000, 0, 9_000)
+    """Seconds for which the nodes have run longer than this machine, in turn: a job's next machine
+    is a younger one or an older one.
+    """
     poll = 0.2
     """Seconds between two looks of a job's root part for a request."""
 
@@ -178,6 +182,11 @@ class CriuWorld(ContainerWorld):
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
         host.run(["touch", EQUIPPED])
         return host
+
+    def clocks(self, name: str) -> str:
+        """A container has its host's clocks otherwise, of which every move would be between equals."""
+        more = self.uptimes[int(name.removeprefix("n")) % len(self.uptimes)]
+        return f"unshare --time --monotonic {more} --boottime {more}" if more else ""
 
     @contextlib.contextmanager
     def silence(self, *commands: str) -> Iterator[None]:

@@ -271,11 +271,15 @@ class ContainerWorld:
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
-            command=["sh", "-c", f"{boot}; exec slurm-node >>{log} 2>&1"],
+            command=["sh", "-c", f"{boot}; exec {self.clocks(name)} slurm-node >>{log} 2>&1"],
             labels={"node": name},
             mounts=self.node_mounts,
             **options,
         )
+
+    def clocks(self, name: str) -> str:
+        """The words before a command of the node for clocks other than this machine's."""
+        return ""
 
     def nodes(self) -> dict[str, Host]:
         """The hosts that run now, by node name; those that a daemon started, too."""

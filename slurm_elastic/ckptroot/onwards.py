@@ -1,0 +1,113 @@
+"""Tasks that a save has stopped go on, and none of them notices.
+
+CRIU stops them as kill(1) does, and only SIGCONT ends that. A task that catches SIGCONT, or waits
+for it with sigwait(3) or signalfd(2), would get one that it does not get without us; so of such a
+task each thread is traced, its SIGCONT is taken from it and dropped (ptrace(2)). One that its user
+had stopped stays so. What stays to be seen: a parent that asks to be told of stopped children (no
+SA_NOCLDSTOP) gets SIGCHLD, and none of them is stopped when it looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+
+from slurm_elastic.ckptroot.child import Child
+from slurm_elastic.ckptroot.proc import status_of
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_LIBC.ptrace.restype = ctypes.c_long
+_CONT, _DETACH, _SEIZE = 7, 17, 0x4206  # linux/ptrace.h
+_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_WALL = 0x40000000  # wait(2), __WALL
+_BIT = 1 << (signal.SIGCONT - 1)
+_ALL_BUT = ctypes.c_uint64(~_BIT & (1 << 64) - 1)
+_MASK = ctypes.sizeof(_ALL_BUT)
+_STOPS = 8
+"""Stops of a thread until it is given its signal: some of ptrace's own come before."""
+_PATIENCE = 10.0
+"""Seconds for all of them: they stand still."""
+
+
+def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
+    """Have those of the stopped ``tasks`` that would notice go on; their numbers in the job's own
+    namespace. ``stopped``, by these numbers, are to stay.
+
+    A child does it: should it not come to its end, Linux lets go of what it traces.
+    """
+    notice = {pid: inside for pid in tasks if (inside := _would_notice(pid)) is not None}
+    wanted = {pid: inside for pid, inside in notice.items() if inside not in stopped}
+    if not wanted:
+        return frozenset()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for task in wanted:
+                _go_on(task)
+        finally:
+            os._exit(0)
+    child, until = Child(pid), time.monotonic() + _PATIENCE
+    while child.status() is None and time.monotonic() < until:
+        time.sleep(0.001)
+    child.end()
+    return frozenset(inside for task, inside in wanted.items() if not _is_stopped(task))
+
+
+def _would_notice(pid: int) -> int | None:
+    """The number that the task has for itself, where it catches SIGCONT or one of its threads
+    blocks it.
+    """
+    status = status_of(pid)
+    caught = int(status.get("SigCgt", "0"), 16) & _BIT
+    if caught or any(_blocks(thread) for thread in _threads(pid)):
+        return int(status.get("NSpid", str(pid)).split()[-1])
+    return None
+
+
+def _blocks(thread: int) -> bool:
+    return bool(int(status_of(thread).get("SigBlk", "0"), 16) & _BIT)
+
+
+def _threads(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _is_stopped(pid: int) -> bool:
+    return status_of(pid).get("State", "")[:1] == "T"
+
+
+def _go_on(task: int) -> None:
+    """One thread, the first, is given the signal with all others blocked, and so nothing else."""
+    held = [thread for thread in _threads(task) if _seized(thread)]
+    if task not in held:
+        return  # it goes on as the others do
+    before = ctypes.c_uint64()
+    size = ctypes.c_void_p(_MASK)
+    _LIBC.ptrace(_GETSIGMASK, task, size, ctypes.byref(before))
+    _LIBC.ptrace(_SETSIGMASK, task, size, ctypes.byref(_ALL_BUT))
+    os.kill(task, signal.SIGCONT)
+    for _ in range(_STOPS):
+        _LIBC.ptrace(_CONT, task, None, None)
+        _, status = os.waitpid(task, _WALL)
+        if not os.WIFSTOPPED(status):
+            return
+        if status >> 8 == signal.SIGCONT:
+            break
+    _LIBC.ptrace(_SETSIGMASK, task, size, ctypes.byref(before))
+    for thread in held:
+        _LIBC.ptrace(_DETACH, thread, None, None)
+
+
+def _seized(thread: int) -> bool:
+    """A stopped thread stops once more, for its tracer, and then it waits."""
+    if _LIBC.ptrace(_SEIZE, thread, None, None) != 0:
+        return False
+    os.waitpid(thread, _WALL)
+    return True
