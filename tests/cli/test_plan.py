@@ -71,6 +71,7 @@ def test_reserve_says_what_when_saving_regret_and_risk(
     outlook = found["outlook"]
     assert outlook["low"] <= outlook["value"] <= outlook["high"] < 1
     assert f"what is held then saves {outlook['value']:.1%} of the cost on demand" in text
+    assert "knows no priorities, fair-share, QOS" in text
 
 
 def test_a_short_history_says_nothing_of_years(
@@ -181,6 +182,31 @@ def test_a_policy_without_sense_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "there is no 'sometimes'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("kind", "status"), [("policy", 0), ("checkpoint", 0), ("reserve", 2)])
+def test_that_no_machine_was_bought_is_said_before_all_else(
+    kind: str,
+    status: int,
+    pricing: Path,
+    daily: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Figures of a site whose clouds were never used compare nothing; of reservations there are
+    none.
+    """
+    site = tmp_path / "site.yaml"
+    site.write_text(EXAMPLE.read_text().replace("\n  nodes: 24 ", "\n  nodes: 0 "))
+    more = {
+        "policy": ["--policies", "slurm", "--rounds", "1"],
+        "checkpoint": ["--policies", "none"],
+        "reserve": ["--pricing", str(pricing), "--pool", "rack"],
+    }[kind]
+    asked = ["--workload", str(daily), "--static", "1x4", *more]
+    assert main(["--config", str(site), "plan", kind, *asked]) == status
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.partition(": ")[2].startswith("no machine was ever bought, although 1,615 jobs")
+
+
 @pytest.fixture
 def shaky(tmp_path: Path) -> Path:
     """Half of the time there are spot machines, ten hours on and ten off, looked at by minutes."""
@@ -213,6 +239,7 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert (paying["low"], paying["high"]) == (paying["cost"], paying["cost"])
     assert ours["low"] < ours["cost"] < ours["high"] < paying["cost"]
     assert f"{ours['low']:.2f}-{ours['high']:.2f}" in shown
+    assert "Each trace is looked at by itself" in shown
     again = tmp_path / "again.json"
     assert plan("deadline", *asked, "--deadline", "30h", *prices[:3], str(again)) == 0
     assert again.read_bytes() == out.read_bytes()
