@@ -163,6 +163,34 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert " now configured " in text
 
 
+@pytest.mark.parametrize(
+    ("limit", "how"),
+    [
+        ([], "the nearest to the least cost and the least wait at once"),
+        (["--max-wait", "7200"], "the cheapest whose jobs wait 7200 s at most in the mean"),
+        (["--budget", "9000"], "the one whose jobs wait least for $9,000.00 at most"),
+    ],
+)
+def test_on_80_columns_a_long_name_is_broken_at_its_release_and_the_choice_says_why(
+    daily: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: list[str],
+    how: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long = "group_bursts(group=2)+idle(60)", "semi_elastic(wait_limit=1800)+idle(3600)"
+    arguments = ["--workload", str(daily), "--rounds", "1", "--policies", f"{short},{long}"]
+    assert plan("policy", *arguments, *limit) == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.partition("beaten by no other")[0].splitlines()]
+    assert any(short in row for row in rows)
+    first = next(n for n, row in enumerate(rows) if "semi_elastic(wait_limit=1800)" in row)
+    assert rows[first + 1] == ["+idle(3600)"]
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert how in " ".join(text.split())
+
+
 def test_the_site_as_it_is_may_be_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--workload", str(WORKLOAD), "--policies", "configured", "--rounds", "1"]
     assert plan("policy", *arguments) == 0
