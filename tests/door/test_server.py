@@ -19,7 +19,7 @@ import pytest
 
 from slurm_elastic.door.answers import Peer
 from slurm_elastic.door.asks import Lane, lane_of, understood
-from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door, Turns, _Question
+from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door, Turns, _Client, _Question
 from slurm_elastic.errors import SlurmElasticError
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -429,6 +429,19 @@ def test_answers_that_nobody_takes_fill_no_memory(tmp_path: Path) -> None:
             assert time.monotonic() < until
         assert rest_of(stuck) == b"x" * (2 << 20)
         assert ask(path, b"y") == b"y" * (2 << 20)
+
+
+def test_of_what_is_held_one_user_has_half(tmp_path: Path) -> None:
+    door = Door(tmp_path / "read.sock", echo, nobody, Bounds(held=100))
+    mine, other = (
+        _Client(socket.socket(), number, Peer(uid=number), 0.0, trusted=False) for number in (1, 2)
+    )
+    door._clients = {1: mine, 2: other}
+    for held, may in ((50, (True, True)), (51, (False, True)), (101, (False, False))):
+        mine.rest = memoryview(bytes(held))
+        assert (door._may_hold(mine), door._may_hold(other)) == may
+    for one in (mine, other):
+        one.link.close()
 
 
 def is_open(link: socket.socket) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from needs import ROOT
 
+from slurm_elastic.cli import image
+from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import check, disk
 from slurm_elastic.image.label import Label
@@ -37,6 +41,24 @@ def test_nothing_of_the_callers_directory_is_run_and_a_trial_that_breaks_off_is_
     with pytest.raises(SlurmElasticError, match=r"the check broke off: .*KeyError: 'none'"):
         check._boot(work, ORDER, said.append)
     assert said == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_check_that_is_broken_off_clears_up_as_after_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    cleared: list[bool] = []
+
+    def runs(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            cleared.append(True)
+
+    monkeypatch.setattr(image, "check", runs)
+    assert main(["image", "check", "a.raw"]) == 130
+    assert cleared == [True]
 
 
 def test_an_image_is_looked_into_where_nobody_else_looks(
