@@ -771,6 +771,35 @@ def test_a_crash_between_any_two_steps_is_repaired(
     assert all(a[1] <= b[0] for a, b in pairwise(spans)), "paid twice"
 
 
+@pytest.mark.parametrize("verb", ["stop", "start"])
+def test_what_had_no_answer_before_a_crash_is_known_before_the_cloud_is_read(
+    world: World, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    (machine,) = world.machines_of("pub1")
+    if verb == "start":
+        idle(world)
+        assert stopped(world) == {machine: "pub1"}
+    call = getattr(world.clouds["pub"], verb)
+
+    def die(what: object) -> None:
+        call(what)
+        raise Killed
+
+    monkeypatch.setattr(world.clouds["pub"], verb, die)
+    if verb == "start":
+        world.slurm.submit(2, ("pub1",))
+        world.advance(20, step=1)
+    else:
+        idle(world)
+    assert world.daemon is None
+    world.start()
+    (row,) = world.ledger.machines()
+    assert row.instance.id == machine
+    assert (row.stopping is not None) == (verb == "stop")
+    assert (row.born is not None) == (verb == "start")
+
+
 def test_what_machines_were_made_of_is_told_of_the_clouds_own_pools(world: World) -> None:
     run(world, 1, "pub1")
     run(world, 2, "op1")
