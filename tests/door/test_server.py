@@ -281,6 +281,35 @@ def test_who_comes_while_another_one_is_answered_is_next() -> None:
     assert list(iter(turns.take, None)) == [other, third]
 
 
+def test_who_takes_a_question_back_keeps_the_turn_and_gains_none() -> None:
+    turns = Turns()
+    mine, gone, other, late = (
+        _Question(n, Peer(uid=uid), False, b"") for n, uid in enumerate((1, 1, 2, 1))
+    )
+    for one in (gone, mine, other):
+        turns.add(one)
+    turns.withdraw(1, gone.client)
+    assert turns.take() is mine
+    turns.add(gone)
+    turns.withdraw(1, gone.client)
+    turns.add(late)
+    assert list(iter(turns.take, None)) == [other, late]
+
+
+def test_who_asks_while_oneself_is_answered_is_after_who_comes_then() -> None:
+    turns = Turns()
+    first, gone, late, other = (
+        _Question(n, Peer(uid=uid), False, b"") for n, uid in enumerate((1, 1, 1, 2))
+    )
+    turns.add(first)
+    turns.add(gone)
+    assert turns.take() is first
+    turns.withdraw(1, gone.client)
+    turns.add(late)
+    turns.add(other)
+    assert list(iter(turns.take, None)) == [other, late]
+
+
 def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
     go_on, begun = threading.Event(), threading.Semaphore(0)
 

@@ -119,3 +119,19 @@ def test_what_is_of_one_machine_and_what_starts_too_early_is_told(tree: Path) ->
     assert complaints(tree) == [of_one[0], f"/{wants}/munge.service is in the image", *of_one[1:]]
     tree.with_name("work").rmdir()
     assert complaints(tree, secret=True) == of_one, "with its key munged may start"
+
+
+def test_what_is_kept_is_written_through_no_link(tmp_path: Path) -> None:
+    """The directory may be one in which others write."""
+    work, place, theirs = tmp_path / "work", tmp_path / "kept", tmp_path / "theirs"
+    (work / "state").mkdir(parents=True)
+    place.mkdir()
+    for name in ("console", "trial.out", "state/slurmctld.log"):
+        (work / name).write_text("ours")
+        (place / Path(name).name).symlink_to(theirs)
+    theirs.write_text("theirs")
+    check._keep(work, place)
+    assert theirs.read_text() == "theirs"
+    assert {path.name: path.read_text() for path in place.iterdir()} == {
+        "console": "ours", "trial.out": "ours", "slurmctld.log": "ours",
+    }  # fmt: skip
