@@ -17,18 +17,19 @@ _WORDS = (
     r"|authorization|cookie|webhook|sas|signature|accountingstoragepass|jwt_key|psk|x-(?:\w{1,32}-){0,3}key"
     r"|pre-?shared-?key"
 )
+_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 _PATTERNS = (  # all bounded: a log may have words without end
     re.compile(r"-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|\Z)", re.DOTALL),
     # KEY: value, KEY=value, "KEY": "value"; to the end of the line, or of the quotes.
     re.compile(
         rf"(?im)(?P<kept>[\"']?\b[\w.-]{{0,64}}(?:{_WORDS})[\w-]{{0,64}}[\"']?\s*[:=]\s*)"
-        r"(?:\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&}\n][^\n,;&}]*)"
+        rf"(?:{_QUOTED}|\[[^\]\n]*\]|[^\s,;&}}\n][^\n,;&}}]*)"
     ),
     # --token VALUE, and the same as a list: [--token, VALUE], "--token","VALUE", a line for each.
     re.compile(
         rf"(?i)(?P<kept>(?<![\w-])--?[\w-]{{0,64}}(?:{_WORDS})[\w-]{{0,64}}[\"']?"
-        r"(?:\s{0,32},\s{0,32}|\s{0,32}\n\s{0,32}-\s{1,32}|[^\S\n]{1,32})"
-        r"[\"']?)(?![-(])[^\s\"',\]]+"
+        rf"(?:\s{{0,32}},\s{{0,32}}|\s{{0,32}}\n\s{{0,32}}-\s{{1,32}}|[^\S\n]{{1,32}}))"
+        rf"(?![\"']?[-(])(?:{_QUOTED}|[\"']?[^\s\"',\]]+)"
     ),
     re.compile(r"(?i)(?P<kept>\b(?:bearer|basic|digest)\s+)[\w.~+/=-]{6,}"),
     re.compile(r"(?P<kept>[a-z][a-z0-9+.-]{0,20}://)[^\s/@:\"'<>]{0,256}:[^\s\"'<>]{1,512}(?=@)"),

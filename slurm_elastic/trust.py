@@ -63,14 +63,16 @@ def flaw(path: str | Path, owners: Collection[int], *, private: bool = False) ->
 def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
     """All that the path goes through from the root on, links and where they lead included."""
     left, at, links = [path if path.startswith("/") else f"{os.getcwd()}/{path}"], "/", 0
+    apart = False  # whether a descriptor has led here: only the kernel knows what is above it
     yield at, os.lstat(at)
     while left:
         part, _, rest = left.pop().lstrip("/").partition("/")
         if rest:
             left.append(rest)
-        if part == "..":
+        if part in ("", "."):
+            continue
+        if part == ".." and not apart:
             at = os.path.dirname(at)
-        if part in ("", ".", ".."):
             continue
         place = os.path.join(at, part)
         seen = os.lstat(place)
@@ -78,14 +80,16 @@ def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
         if not stat.S_ISLNK(seen.st_mode):
             at = place
             continue
-        if at.startswith("/proc/"):  # a descriptor: its name is no path
+        if at.startswith("/proc/") and not apart:
             yield place, os.stat(place)
-            return
+            at, apart = place, True
+            continue
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         target = os.readlink(place)
-        at = "/" if target.startswith("/") else at
+        if target.startswith("/"):
+            at, apart = "/", False
         left.append(target)
 
 

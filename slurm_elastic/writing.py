@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,10 @@ _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600, owner: Owner | None = None) -> None:
-    """Put it at ``path``, in the place of what is there, be it a link."""
+    """Put it at ``path``, in the place of what is there, be it a link. OSError for what a name of
+    /dev leads to: root would take it away from all others.
+    """
+    _require_no_device(path)
     with draft(path, content, mode, owner) as made:
         _rename(made, path, content)
     sync_directory(path.parent)
@@ -67,7 +71,10 @@ def draft(
     """A file beside ``path``, to be renamed or linked; it is gone at the end otherwise. It is
     closed: sqlite may open it, whose POSIX locks the closing of any descriptor would drop.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    except OSError as error:
+        raise _about(error, path) from error
     made = Path(name)
     try:
         try:
@@ -109,12 +116,26 @@ def _rename(made: Path, path: Path, content: bytes) -> None:
     except OSError as error:
         # A file that is a mount point of its own (containers) can only be written in place.
         if error.errno != errno.EBUSY:
-            raise
+            raise _about(error, path) from error
         descriptor = os.open(path, _THROUGH_NO_LINK | os.O_TRUNC)
         try:
             _write(descriptor, content)
         finally:
             os.close(descriptor)
+
+
+def _require_no_device(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # none, or a link to none
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EEXIST, "found no file, expected one or none", str(path))
+
+
+def _about(error: OSError, path: Path) -> OSError:
+    """The same about the file that was asked for: its draft is nothing to a reader."""
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def _write(descriptor: int, content: bytes) -> None:

@@ -114,6 +114,27 @@ def test_a_descriptor_is_gone_by_as_what_it_is(place: Path) -> None:
     os.close(write)
 
 
+@ROOT
+@pytest.mark.parametrize("below", ["", "/../dir", "/link", "/away"])
+def test_what_is_below_a_descriptor_is_looked_at_too(
+    place: Path, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    (place / "dir" / "link").symlink_to("../dir")
+    (place / "dir" / "away").symlink_to(place / "dir")
+    number = os.open(place / "dir", os.O_RDONLY)
+    try:
+        file = f"/proc/self/fd/{number}{below}/file"
+        assert trust.flaw(file, trust.roots()) is None
+        given("dir/file")(place)
+        assert "belongs to nobody" in str(trust.flaw(file, trust.roots()))
+        assert "belongs to nobody" in str(
+            trust.flaw(f"/proc/self/root{place}/dir/file", trust.roots())
+        )
+    finally:
+        os.close(number)
+
+
 def test_links_without_end_are_an_error(place: Path) -> None:
     (place / "a").symlink_to("b")
     (place / "b").symlink_to("a")

@@ -135,6 +135,27 @@ def test_a_file_that_is_there_is_not_made(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_devices_and_pipes_are_not_taken_away(tmp_path: Path) -> None:
+    """``--output /dev/stdout`` of root would leave a file there for everybody else."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "stdout").symlink_to("pipe")
+    for name in ("pipe", "stdout"):
+        with pytest.raises(FileExistsError, match=rf"expected one or none: '{tmp_path}/{name}'"):
+            writing.replace(tmp_path / name, b"x")
+    assert stat.S_ISFIFO((tmp_path / "stdout").stat().st_mode)
+    (tmp_path / "round").symlink_to("round")
+    writing.replace(tmp_path / "round", b"x")
+    assert (tmp_path / "round").read_bytes() == b"x"
+
+
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    for path in (tmp_path / "none" / "file", tmp_path / "directory"):
+        with pytest.raises(OSError, match=rf"'{path}'$"):
+            writing.replace(path, b"x")
+    assert os.listdir(tmp_path) == ["directory"]
+
+
 def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
     writing.replace(tmp_path / "file", b"all may read", 0o644)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644

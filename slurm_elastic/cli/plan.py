@@ -16,7 +16,7 @@ from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_poli
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.plan_tables import render
-from slurm_elastic.cli.simulate_tables import tell_unbought
+from slurm_elastic.cli.simulate_tables import SCHEDULER, tell_unbought
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
 from slurm_elastic.errors import ConfigError
@@ -90,10 +90,11 @@ def run(args: argparse.Namespace) -> int:
     index = _pool(args.pool, [(pool.name, pool.public) for pool in scenario.pools])
     with history.progress(len(setting.jobs)) as advance:
         outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
-    plan = _plan(outcome, index, classes, on_demand)
     console = Output()
-    tell_unbought({args.policy: outcome.figures}, console)
+    tell_unbought({args.policy: outcome.figures}, console)  # it is why there may be no plan
+    plan = _plan(outcome, index, classes, on_demand)
     render(plan, scenario.pools[index].name, setting.history.start, console)
+    console.print(SCHEDULER, markup=False, highlight=False)
     for note in setting.told([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:

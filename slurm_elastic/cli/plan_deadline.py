@@ -23,6 +23,11 @@ from slurm_elastic.units import parse_duration
 
 HOUR = 3600.0
 LONGEST = 366 * 86400.0
+ZONES = (
+    "Each trace is looked at by itself: that the job may go to another zone where one has no "
+    "machine is not in it, and with several zones is worth more than the choice of a policy."
+)
+"""To be read with the advice."""
 POLICIES: Mapping[str, Callable[[Race], Choice]] = {
     "by dollars": choose,
     "uniform progress": uniform,
@@ -98,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     for name in traces:
         Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
+    Output().print(ZONES, markup=False, highlight=False)
     if args.json:
         writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     ours = next(iter(POLICIES))

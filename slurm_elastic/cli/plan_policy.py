@@ -199,19 +199,31 @@ def _how(args: argparse.Namespace, tried: int, best: int) -> str:
 
 
 def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None, width: int) -> Table:
-    columns = COLUMNS if width >= WIDE else COLUMNS[:-2]  # a policy's name stays in one line
+    columns = COLUMNS if width >= WIDE else COLUMNS[:-2]
+    rows = best if now is None or now in best else (*best, now)
+    shown = [[show(one.figures) for _, show in columns] for one in rows]
+    room = _room([[name for name, _ in columns], *shown], width)
     table = Table(box=box.SIMPLE)
     table.add_column("")
     table.add_column("policy", overflow="fold")
     for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for one in best if now is None or now in best else (*best, now):
-        table.add_row(
-            ">" if one == chosen else "now" if one == now else "",
-            one.policy,
-            *(show(one.figures) for _, show in columns),
-        )
+    for one, cells in zip(rows, shown, strict=True):
+        mark = ">" if one == chosen else "now" if one == now else ""
+        table.add_row(mark, _broken(one.policy, room), *cells)
     return table
+
+
+def _room(cells: Sequence[Sequence[str]], width: int) -> int:
+    """Characters of a line that the table's other columns leave to a policy's name."""
+    widths = [len("now"), *(max(map(len, column)) for column in zip(*cells, strict=True))]
+    count = len(widths) + 1
+    return width - sum(widths) - 2 * count - (count + 1)  # padding, and the box's own blanks
+
+
+def _broken(policy: str, room: int) -> str:
+    """The name, between its growth and its release where one line has no room for both."""
+    return policy if len(policy) <= room else policy.replace(")+", ")\n+", 1)
 
 
 def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:

@@ -65,6 +65,7 @@ class RescueAct:
 
     def _tell(self) -> list[str]:
         script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
+        self._until(self._none_on_demand, "the end of the machines on demand that are idle")
         self.job = self.sandbox.submit(script, user=USER)
         self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")
         first = self._machine()
@@ -120,6 +121,11 @@ class RescueAct:
         return f"its spot machines cost ${paid:.5f}, on demand ${listed:.5f}{share}"
 
     # looking
+
+    def _none_on_demand(self) -> bool:
+        """The job would be given an idle one, which has no price that rises."""
+        with self._ledger() as ledger:
+            return all(m.instance.market is not Market.ON_DEMAND for m in ledger.machines())
 
     def _machine(self) -> Instance:
         """The machine that the job runs on."""

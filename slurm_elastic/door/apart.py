@@ -69,14 +69,14 @@ def _bounded() -> None:
 
 def _main() -> None:
     _bounded()
-    function, args, named = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
     try:
-        said = "", function(*args, **named)
+        function, args, named = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
+        said = pickle.dumps(("", function(*args, **named)))
     except SlurmElasticError as error:
-        said = str(error), None
+        said = pickle.dumps((str(error), None))
     except MemoryError:
-        said = _TOO_MUCH, None
-    pickle.dump(said, sys.stdout.buffer)
+        said = pickle.dumps((_TOO_MUCH, None))
+    sys.stdout.buffer.write(said)
 
 
 if __name__ == "__main__":

@@ -97,9 +97,10 @@ class Turns:
     def withdraw(self, uid: int, client: int) -> None:
         """Its answer is not waited for any more."""
         for users in (self._waiting, self._served):
-            kept = deque(one for one in users.pop(uid, ()) if one.client != client)
-            if kept:
-                users[uid] = kept
+            if uid in users:  # and stays in its place among the users
+                users[uid] = deque(one for one in users[uid] if one.client != client)
+        if not self._waiting.get(uid, True):
+            del self._waiting[uid]
 
     def take(self) -> _Question | None:
         """The next one."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
 from slurm_elastic.config.joining import Network
-from slurm_elastic.policies.peers import ENROL_PORT, Peer
+from slurm_elastic.policies.peers import ENROL_PORT, Peer, head_address
 
 TABLE = "slurm_elastic_hub"
 
@@ -39,13 +39,17 @@ def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
 
 
 def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
-    """To what machines need of the head, and the answers to what it asks of them."""
+    """To what machines need of the head, and the answers to what it asks of them. Where they enrol
+    slurm-elasticd itself listens: nobody else comes there, users of the head and jobs of machines
+    among them, though the port may be one of those that srun's are given out of.
+    """
     tunnel = f'iifname "{network.interface}"'
+    yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
+    yield f"ip daddr {head_address(network.subnet)} tcp dport {ENROL_PORT} drop"
     for ports in dict.fromkeys([*slurm, *map(str, network.ports)]):
         yield f"{tunnel} ip saddr @live tcp dport {ports} accept"
     yield f"{tunnel} ip saddr @live ct state established,related accept"
     yield f"{tunnel} ip saddr @live meta l4proto icmp accept"
-    yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
     yield f"{tunnel} drop"
 
 

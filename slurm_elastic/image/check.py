@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_elastic import writing
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
 from slurm_elastic.image.commands import ENVIRONMENT, remove, require
@@ -146,10 +147,10 @@ def _keep(work: Path, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for path in work.iterdir():
         if path.is_file() and (path.suffix == ".out" or path.name == "console"):
-            (place / path.name).write_bytes(path.read_bytes())
+            writing.replace(place / path.name, path.read_bytes(), 0o644)
     log = work / "state" / "slurmctld.log"
     if log.exists():
-        (place / log.name).write_bytes(log.read_bytes())
+        writing.replace(place / log.name, log.read_bytes(), 0o644)
 
 
 def _require(image: Path) -> None:

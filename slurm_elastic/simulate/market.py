@@ -32,7 +32,7 @@ class SpotMarket:
         rebalance: int = 0,
     ) -> None:
         self.curve = curve
-        self.bid = bid
+        self.bid, self.available = bid, available
         self.notice, self.rebalance = notice, rebalance
         self._times, self._counts = _steps(curve, bid, available)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from slurm_elastic.policies.capacity import UNBOUNDED
 from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.shared_machines import machines_needed
 
@@ -18,15 +19,27 @@ def unbought(scenario: Scenario, outcome: Outcome) -> str:
         figures.launched > pool.standing
         for pool, figures in zip(scenario.pools, outcome.figures.pools, strict=True)
     ]
+    never = _too_large(scenario, outcome)
     waited = [
         job
         for job, (start, submit) in enumerate(zip(outcome.starts, outcome.jobs.submit, strict=True))
-        if not 0 <= start <= submit
+        if not 0 <= start <= submit and job not in never
     ]
     if any(bought) or not waited:
         return ""
     why = "; ".join(_reasons(scenario, outcome, waited))
-    return why and f"no machine was ever bought, although {len(waited):,} jobs waited: {why}"
+    jobs = "1 job" if len(waited) == 1 else f"{len(waited):,} jobs"
+    return why and f"no machine was ever bought, although {jobs} waited: {why}"
+
+
+def _too_large(scenario: Scenario, outcome: Outcome) -> frozenset[int]:
+    """Jobs that the site could not hold with all machines of its pools, which are told apart; none
+    where a pool may have no machine at all, as that may be why.
+    """
+    if not outcome.figures.too_large or not all(pool.machines for pool in scenario.pools):
+        return frozenset()
+    needs = [machines_needed(outcome.jobs, pool) for pool in scenario.pools]
+    return too_large(needs, outcome.pools)
 
 
 def _reasons(scenario: Scenario, outcome: Outcome, waited: list[int]) -> Iterator[str]:
@@ -44,7 +57,7 @@ def _reason(
     needs = machines_needed(outcome.jobs, pool)
     least = min(needs[job] for job in waited)
     if least > pool.machines:
-        return f"each of them needs more than its {pool.machines:,} machines"
+        return f"each of them needs more machines than it has ({pool.machines:,})"
     refused = outcome.refusals.get(index)
     if refused:
         return refused

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -91,8 +90,8 @@ class Child:
     def _line(self, link: socket.socket, began: float) -> bytes:
         answer = bytearray()
         while not answer.endswith(b"\n"):
-            left = self._patience.left(began)
-            if select.select([link], [], [], min(left, LOOK))[0]:
+            link.settimeout(min(self._patience.left(began), LOOK))
+            with contextlib.suppress(TimeoutError):
                 part = link.recv(_PART)
                 if not part:
                     raise EOFError

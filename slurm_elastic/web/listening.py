@@ -87,7 +87,8 @@ def listening(where: Place, group: str = "") -> Iterator[socket.socket]:
         raise SlurmElasticError(f"--group: this host has no group {group!r}") from None
     except OSError as error:
         link.close()
-        raise SlurmElasticError(f"cannot listen at {where.path}: {error.strerror}") from error
+        why = error.strerror or error
+        raise SlurmElasticError(f"cannot listen at {where.path}: {why}") from error
     try:
         yield link
     finally:

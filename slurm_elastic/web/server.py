@@ -40,7 +40,9 @@ KEY, COOKIE = "key", "slurm-elastic-key"
 PERIOD = 5.0
 """Seconds between two looks while somebody has the page open."""
 MOST_STREAMS = 32
-_REFUSED = "This page needs the address that `slurm-elastic web` printed, with its key.\n"
+REFUSED = (400, 403)
+"""By a name that is not ours; without the key."""
+_KEYLESS = "This page needs the address that `slurm-elastic web` printed, with its key.\n"
 
 
 def application(
@@ -158,7 +160,9 @@ def _event(name: str, text: str) -> str:
 
 
 class Headed:
-    """Every answer has HEADERS, the refusals, too."""
+    """Every answer has HEADERS, the refusals, too. Who is REFUSED asks no more by that connection:
+    a stranger who takes no answers would keep it busy, and a place with it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -172,6 +176,8 @@ class Headed:
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-cache")
+                if message["status"] in REFUSED:
+                    headers["Connection"] = "close"
             await send(message)
 
         await self._app(scope, receive, headed)
@@ -197,7 +203,7 @@ class Keyed:
         elif self._fits(asked.cookies.get(name, "")):
             await self._app(scope, receive, send)
         else:
-            said = PlainTextResponse(_REFUSED, 403, {"Connection": "close"})
+            said = PlainTextResponse(_KEYLESS, 403)
             await said(scope, receive, send)
 
     def _fits(self, given: str) -> bool:

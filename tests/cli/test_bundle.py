@@ -30,6 +30,8 @@ SECRETS = {
     "option list": "command: [/usr/local/sbin/page, --token, tok-in-a-list, --now]\n",
     "option lines": "command:\n  - /usr/local/sbin/page\n  - --api-key\n  - tok-on-a-line\n",
     "option json": '{"command":["/page","--password","tok-in-json","-v"]}\n',
+    "option quoted": "page --token 'tok of words' --now; [--api-key, \"tok, of more\"]\n",
+    "escaped": '{"password": "begun\\"ended-by-it"}\n',
     "x-key": "> X-Key: plain-header-word\n> X-Site-Key: other-header-word\n",
     "psk": "wpa psk=plain-psk-word\n",
     "hex": "join word " + "0f1e2d3c" * 8 + " told\n",
@@ -41,7 +43,7 @@ PLANTED = (
     "of-slurmdbd-99", "wJalrXUtnFEMI", "AKIAIOSFODNN7EXAMPLE", "proxysecret", "T0000/B0000",
     "abcdef0123456789abcdef", "gAAAAAB", "eyJhbGci", "b3BlbnNzaC1rZXktdjEA", "tok-after-an-option", "tok-in-a-list", "tok-on-a-line",
     "tok-in-json", "plain-header-word", "other-header-word", "plain-psk-word", "0f1e2d3c0f", "p@ss",
-    "ss@wo", "q@r",
+    "ss@wo", "q@r", "of words", "of more", "ended-by-it",
 )  # fmt: skip
 
 

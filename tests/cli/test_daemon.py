@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from patience import eventually, patience
 
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
+from slurm_elastic.controller.context import new_generation
 from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import BREAKER, Exclusion
+from slurm_elastic.model import BREAKER, Exclusion, Instance, InstanceState, Market
+from tests.real_sshd import make_key
 
 YAML = """
 cluster: {{name: alps{uuid}}}
@@ -289,6 +292,54 @@ def test_it_serves_anew_when_a_catalogue_has_come(
             eventually(told)
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(patience(60)) == 0
+
+
+NEBULA = """
+  - name: neb
+    provider: opennebula
+    location: on-premises
+    endpoint: http://127.0.0.1:1/RPC2
+    auth: {auth}
+    types: {{small: {{template: 1, cpus: 2, memory: 4G}}}}
+"""
+BY_SSH = """
+  - {{name: neb, cloud: neb, nodes: "neb[1-2]", cpus: 2, memory: 4G, instance_types: [small]}}
+join:
+  head: 127.0.0.1
+  ssh: {{key: {key}, munge_key: {secret}, port: {port}, host_key: "{theirs}"}}
+"""
+
+
+def test_with_join_ssh_machines_that_boot_are_gone_to_by_ssh(state: Path, tmp_path: Path) -> None:
+    """Whether their cloud answers or not, and again where a try came to nothing."""
+    theirs = make_key(tmp_path / "theirs").rpartition(" ")[0]
+    make_key(tmp_path / "ours")
+    for name, text in (("munge.key", "0123456789abcdef" * 8), ("auth", "oneadmin:none")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o400)
+    path, now = config(state), time.time()
+    machine = Instance(
+        id="1", cloud="neb", node="neb1", generation=new_generation(now), instance_type="small",
+        zone="z", market=Market.ON_DEMAND, price=0.0, state=InstanceState.RUNNING, launched=now,
+        address="127.0.0.1",
+    )  # fmt: skip
+    with contextlib.closing(Ledger(state / "ledger.db")) as ledger:
+        ledger.adopt(machine, "neb", now)
+    with socket.create_server(("127.0.0.1", 0)) as sshd:
+        port = sshd.getsockname()[1]
+        clouds = NEBULA.format(auth=tmp_path / "auth")
+        pools = BY_SSH.format(
+            key=tmp_path / "ours", secret=tmp_path / "munge.key", port=port, theirs=theirs
+        )
+        text = path.read_text().replace("pools:\n", f"{clouds.lstrip(chr(10))}pools:\n")
+        path.write_text(text.rstrip() + pools)
+        sshd.settimeout(patience(60))
+        with serving(path, state):
+            for _ in range(2):
+                link, _ = sshd.accept()
+                with link:
+                    link.settimeout(patience(60))
+                    assert link.recv(8) == b"SSH-2.0-"
 
 
 # whom it hears, and whom it tells

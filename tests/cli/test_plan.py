@@ -71,6 +71,7 @@ def test_reserve_says_what_when_saving_regret_and_risk(
     outlook = found["outlook"]
     assert outlook["low"] <= outlook["value"] <= outlook["high"] < 1
     assert f"what is held then saves {outlook['value']:.1%} of the cost on demand" in text
+    assert "knows no priorities, fair-share, QOS" in text
 
 
 def test_a_short_history_says_nothing_of_years(
@@ -162,6 +163,34 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert " now configured " in text
 
 
+@pytest.mark.parametrize(
+    ("limit", "how"),
+    [
+        ([], "the nearest to the least cost and the least wait at once"),
+        (["--max-wait", "7200"], "the cheapest whose jobs wait 7200 s at most in the mean"),
+        (["--budget", "9000"], "the one whose jobs wait least for $9,000.00 at most"),
+    ],
+)
+def test_on_80_columns_a_long_name_is_broken_at_its_release_and_the_choice_says_why(
+    daily: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: list[str],
+    how: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long = "group_bursts(group=2)+idle(60)", "semi_elastic(wait_limit=1800)+idle(3600)"
+    arguments = ["--workload", str(daily), "--rounds", "1", "--policies", f"{short},{long}"]
+    assert plan("policy", *arguments, *limit) == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.partition("beaten by no other")[0].splitlines()]
+    assert any(short in row for row in rows)
+    first = next(n for n, row in enumerate(rows) if "semi_elastic(wait_limit=1800)" in row)
+    assert rows[first + 1] == ["+idle(3600)"]
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert how in " ".join(text.split())
+
+
 def test_the_site_as_it_is_may_be_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--workload", str(WORKLOAD), "--policies", "configured", "--rounds", "1"]
     assert plan("policy", *arguments) == 0
@@ -179,6 +208,31 @@ def test_a_limit_that_nothing_keeps_is_said(capsys: pytest.CaptureFixture[str]) 
 def test_a_policy_without_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("policy", "--workload", str(WORKLOAD), "--policies", "sometimes") == 2
     assert "there is no 'sometimes'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "status"), [("policy", 0), ("checkpoint", 0), ("reserve", 2)])
+def test_that_no_machine_was_bought_is_said_before_all_else(
+    kind: str,
+    status: int,
+    pricing: Path,
+    daily: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Figures of a site whose clouds were never used compare nothing; of reservations there are
+    none.
+    """
+    site = tmp_path / "site.yaml"
+    site.write_text(EXAMPLE.read_text().replace("\n  nodes: 24 ", "\n  nodes: 0 "))
+    more = {
+        "policy": ["--policies", "slurm", "--rounds", "1"],
+        "checkpoint": ["--policies", "none"],
+        "reserve": ["--pricing", str(pricing), "--pool", "rack"],
+    }[kind]
+    asked = ["--workload", str(daily), "--static", "1x4", *more]
+    assert main(["--config", str(site), "plan", kind, *asked]) == status
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.partition(": ")[2].startswith("no machine was ever bought, although 1,615 jobs")
 
 
 @pytest.fixture
@@ -213,6 +267,7 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert (paying["low"], paying["high"]) == (paying["cost"], paying["cost"])
     assert ours["low"] < ours["cost"] < ours["high"] < paying["cost"]
     assert f"{ours['low']:.2f}-{ours['high']:.2f}" in shown
+    assert "Each trace is looked at by itself" in shown
     again = tmp_path / "again.json"
     assert plan("deadline", *asked, "--deadline", "30h", *prices[:3], str(again)) == 0
     assert again.read_bytes() == out.read_bytes()

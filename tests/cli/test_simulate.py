@@ -81,6 +81,22 @@ def test_the_sites_static_nodes_serve_first(tmp_path: Path) -> None:
     assert rows[0]["figures"]["pools"][0]["name"] == "static"
 
 
+def test_that_no_machine_was_bought_is_said_before_all_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, page = tmp_path / "site.yaml", tmp_path / "page.html"
+    site.write_text(EXAMPLE.read_text().replace("\n  nodes: 24 ", "\n  nodes: 0 "))
+    asked = ["--workload", str(WORKLOAD), "--static", "1x4", "--html", str(page)]
+    assert main(["--config", str(site), "simulate", *asked]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    told = "configured: no machine was ever bought, although 97 jobs waited: pool rack: it may have"
+    assert said.startswith(told)
+    assert "knows no priorities, fair-share, QOS" in said
+    text = page.read_text()
+    assert told in text
+    assert "knows no priorities, fair-share, QOS" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -13,6 +13,7 @@ import pytest
 from slurm_elastic import faults
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.providers.fake.provider import FakeProvider
 from tests.controller.world import PUB, Killed, World
 
 ADMIN = "fan is broken"
@@ -120,3 +121,47 @@ def test_after_a_crash_at_any_step_of_a_life_there_was_one_machine_and_it_has_en
     assert len(world.accounts["pub"].machines) == 1
     assert world.ledger.machines() == world.ledger.open_launches() == ()
     assert world.spool.count() == 0
+
+
+def killed_in(cloud: FakeProvider, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon dies once the next such call has taken effect, before it has an answer."""
+    call = getattr(cloud, verb)
+
+    def die(what: object) -> None:
+        call(what)
+        raise Killed
+
+    monkeypatch.setattr(cloud, verb, die)
+
+
+def test_a_launch_without_an_answer_is_known_though_the_cloud_hides_its_machine(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the intent another one would be bought beside it."""
+    world.clouds["pub"].visible_after = 90.0
+    killed_in(world.clouds["pub"], "launch", monkeypatch)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(20, step=1)
+    assert world.daemon is None
+    world.start()
+    assert [row.nodes for row in world.ledger.open_launches()] == [("pub1",)]
+    world.advance(200)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert len(world.accounts["pub"].machines) == 1
+    assert world.ledger.open_launches() == ()
+
+
+def test_an_end_without_an_answer_is_known_before_the_cloud_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    killed_in(world.clouds["pub"], "terminate", monkeypatch)
+    world.slurm.finish(1)
+    world.advance(400)
+    assert world.daemon is None
+    world.start()
+    (row,) = world.ledger.machines()
+    assert row.suspending is not None
+    world.advance(60)
+    assert world.ledger.machines() == ()

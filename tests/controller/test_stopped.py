@@ -29,7 +29,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Condition, Ledger
-from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer
+from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model_ledger import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
 from slurm_elastic.policies.next_launch import Gang
@@ -228,6 +228,25 @@ def test_only_what_is_offered_for_the_nodes_that_are_asked_for_is_started(world:
     assert len(stopped(world)) == 1
     assert start(world, "pub1") == {"pub1"}
     assert stopped(world) == {}
+
+
+def test_without_offers_of_spot_a_stopped_machine_serves_all_the_same(
+    open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while EC2 tells no spot prices."""
+    world = open_world(markets=(Market.SPOT, Market.ON_DEMAND))
+    cloud = world.clouds["pub"]
+    real = cloud.offers
+
+    def on_demand(pool: Pool) -> list[Offer]:
+        return [offer for offer in real(pool) if offer.market is Market.ON_DEMAND]
+
+    monkeypatch.setattr(cloud, "offers", on_demand)
+    run(world, 1, "pub1")
+    idle(world)
+    (machine,) = stopped(world)
+    run(world, 2, "pub1")
+    assert world.machines_of("pub1") == [machine]
 
 
 def test_no_more_start_than_may_boot_the_cheapest_first(open_world: Callable[..., World]) -> None:
@@ -750,6 +769,35 @@ def test_a_crash_between_any_two_steps_is_repaired(
     parts = world.ledger.machines(ended_since=0, stopped=True)
     spans = sorted((m.instance.launched, m.ended) for m in parts if m.ended is not None)
     assert all(a[1] <= b[0] for a, b in pairwise(spans)), "paid twice"
+
+
+@pytest.mark.parametrize("verb", ["stop", "start"])
+def test_what_had_no_answer_before_a_crash_is_known_before_the_cloud_is_read(
+    world: World, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(world, 1, "pub1")
+    (machine,) = world.machines_of("pub1")
+    if verb == "start":
+        idle(world)
+        assert stopped(world) == {machine: "pub1"}
+    call = getattr(world.clouds["pub"], verb)
+
+    def die(what: object) -> None:
+        call(what)
+        raise Killed
+
+    monkeypatch.setattr(world.clouds["pub"], verb, die)
+    if verb == "start":
+        world.slurm.submit(2, ("pub1",))
+        world.advance(20, step=1)
+    else:
+        idle(world)
+    assert world.daemon is None
+    world.start()
+    (row,) = world.ledger.machines()
+    assert row.instance.id == machine
+    assert (row.stopping is not None) == (verb == "stop")
+    assert (row.born is not None) == (verb == "start")
 
 
 def test_what_machines_were_made_of_is_told_of_the_clouds_own_pools(world: World) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NoReturn
+
 import pytest
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
@@ -123,3 +126,20 @@ def test_a_node_that_is_overdue_is_given_back_before_its_timeout_all_the_same(
     assert "boot-failed" in world.kinds("pub1")
     assert 1 in world.slurm.queue()
     assert not [kind for kind, *_ in world.requests if kind == "resume-fail"]
+
+
+@pytest.mark.parametrize("kind", [LookupError, lambda page: ProviderError("pub", "Bad", page)])
+@pytest.mark.parametrize("name", ["instances", "offers"])
+def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, kind: Callable[[str], Exception]
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise kind("<item>" * 100_000)
+
+    monkeypatch.setattr(world.clouds["pub"], name, fail)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    kept = [d.reason for d in world.ledger.decisions("pub1")]
+    kept += [one.error or "" for one in world.ledger.health()]
+    assert any("<item>" in text for text in kept)
+    assert max(map(len, kept)) < 1200

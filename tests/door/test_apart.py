@@ -33,6 +33,8 @@ def test_what_takes_too_long_or_too_much_memory_is_ended_and_told(
 ) -> None:
     with pytest.raises(SlurmElasticError, match="more than 12 s or 1024 MiB"):
         apart(bytearray, 2 * MEMORY)
+    with pytest.raises(SlurmElasticError, match="ask for less"):
+        apart(bytearray, MEMORY * 2 // 3)  # it is made, and there is no room to hand it over
     monkeypatch.setattr(module, "SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(SlurmElasticError, match="ask for less"):

@@ -19,7 +19,7 @@ import pytest
 
 from slurm_elastic.door.answers import Peer
 from slurm_elastic.door.asks import Lane, lane_of, understood
-from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door, Turns, _Question
+from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door, Turns, _Client, _Question
 from slurm_elastic.errors import SlurmElasticError
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -281,6 +281,35 @@ def test_who_comes_while_another_one_is_answered_is_next() -> None:
     assert list(iter(turns.take, None)) == [other, third]
 
 
+def test_who_takes_a_question_back_keeps_the_turn_and_gains_none() -> None:
+    turns = Turns()
+    mine, gone, other, late = (
+        _Question(n, Peer(uid=uid), False, b"") for n, uid in enumerate((1, 1, 2, 1))
+    )
+    for one in (gone, mine, other):
+        turns.add(one)
+    turns.withdraw(1, gone.client)
+    assert turns.take() is mine
+    turns.add(gone)
+    turns.withdraw(1, gone.client)
+    turns.add(late)
+    assert list(iter(turns.take, None)) == [other, late]
+
+
+def test_who_asks_while_oneself_is_answered_is_after_who_comes_then() -> None:
+    turns = Turns()
+    first, gone, late, other = (
+        _Question(n, Peer(uid=uid), False, b"") for n, uid in enumerate((1, 1, 1, 2))
+    )
+    turns.add(first)
+    turns.add(gone)
+    assert turns.take() is first
+    turns.withdraw(1, gone.client)
+    turns.add(late)
+    turns.add(other)
+    assert list(iter(turns.take, None)) == [other, late]
+
+
 def test_questions_of_who_has_gone_fill_no_memory(tmp_path: Path) -> None:
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
@@ -429,6 +458,19 @@ def test_answers_that_nobody_takes_fill_no_memory(tmp_path: Path) -> None:
             assert time.monotonic() < until
         assert rest_of(stuck) == b"x" * (2 << 20)
         assert ask(path, b"y") == b"y" * (2 << 20)
+
+
+def test_of_what_is_held_one_user_has_half(tmp_path: Path) -> None:
+    door = Door(tmp_path / "read.sock", echo, nobody, Bounds(held=100))
+    mine, other = (
+        _Client(socket.socket(), number, Peer(uid=number), 0.0, trusted=False) for number in (1, 2)
+    )
+    door._clients = {1: mine, 2: other}
+    for held, may in ((50, (True, True)), (51, (False, True)), (101, (False, False))):
+        mine.rest = memoryview(bytes(held))
+        assert (door._may_hold(mine), door._may_hold(other)) == may
+    for one in (mine, other):
+        one.link.close()
 
 
 def is_open(link: socket.socket) -> bool:

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import needs
@@ -299,6 +300,11 @@ def test_root_and_operators_see_all(host: Host, monkeypatch: pytest.MonkeyPatch)
 
 
 def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    made_operators(host, monkeypatch)
+    return host.told({"ask": "facts"}, groups=(100, GROUP))
+
+
+def made_operators(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     text = host.file.read_text()
     host.file.write_text(f"{text}users: {{operators: [hpc-admins, no-such-group]}}\n")
 
@@ -311,7 +317,37 @@ def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
         return Group()
 
     monkeypatch.setattr("slurm_elastic.door.asks.grp.getgrnam", getgrnam)
-    return host.told({"ask": "facts"}, groups=(100, GROUP))
+
+
+def test_operators_have_the_places_and_the_turn_of_who_is_trusted(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the groups that were read for an answer: reading them may hang, and all would wait."""
+    made_operators(host, monkeypatch)
+    answers = host.answers()
+    root, user = Peer(uid=0), Peer(uid=NOBODY, groups=frozenset({100}))
+    one = Peer(uid=NOBODY, groups=frozenset({100, GROUP}))
+    assert [answers.trusts(peer) for peer in (root, one, user)] == [True, False, False]
+    answers(user, b'{"ask": "facts"}')
+    assert [answers.trusts(peer) for peer in (root, one, user)] == [True, True, False]
+
+
+def test_what_takes_long_is_not_computed_by_the_daemon_itself(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for users nor for operators, whatever is asked for."""
+    given: list[str] = []
+
+    def apart(function: Callable[..., object], *_: object) -> NoReturn:
+        given.append(function.__name__)
+        raise SlurmElasticError("not here")
+
+    monkeypatch.setattr("slurm_elastic.door.answers.apart", apart)
+    job = {"id": 0, "states": ["PENDING"], "user": "ann", "partitions": ["onprem"], "cpus": 1}
+    for uid in (0, NOBODY):
+        for ask in ({"ask": "cost", "by": "job", "since": 0}, {"ask": "price", "job": job}):
+            assert host.told(ask, uid=uid).error == "not here"
+    assert given == ["read_costs", "prices_of"] * 2
 
 
 def test_viewers_see_all_and_change_nothing(host: Host) -> None:

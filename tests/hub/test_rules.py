@@ -145,28 +145,49 @@ ip link add wg-se type veth peer name eth0 netns $machine
 ip addr add 10.99.0.1/16 dev wg-se && ip link set wg-se up
 $on ip addr add 10.99.0.9/16 dev eth0 && $on ip link set eth0 up
 nft -f "$DIR/rules"
-python3 -c "$LISTEN" 10.99.0.1 6817 2049 40000 22 3306 >"$DIR/head" & head=$!
+python3 -c "$LISTEN" 10.99.0.1 6817 2049 40000 22 3306 51821 >"$DIR/head" & head=$!
 $on python3 -c "$LISTEN" 10.99.0.9 6818 >"$DIR/machine" & there=$!
 trap "kill $machine $head $there" EXIT
 until [ -s "$DIR/head" ] && [ -s "$DIR/machine" ]; do sleep 0.05; done
+"""
+NEEDED = """\
 $on python3 -c "$CONNECT" 10.99.0.1 6817:$LONG 2049:$LONG 40000:$LONG 22:2 3306:2
 python3 -c "$CONNECT" 10.99.0.9 6818:$LONG
 """
+ENROLS = """\
+echo of the machine; $on python3 -c "$CONNECT" 10.99.0.1 51821:2
+echo of the head; python3 -c "$CONNECT" 10.99.0.1 51821:2
+$on ip addr del 10.99.0.9/16 dev eth0 && $on ip addr add 10.99.0.10/16 dev eth0
+echo of one that comes; $on python3 -c "$CONNECT" 10.99.0.1 51821:$LONG 40000:2
+"""
 
 
-@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
-def test_packets_of_a_machine_come_to_those_ports_alone(tmp_path: Path) -> None:
+def _said(tmp_path: Path, network: Network, asks: str) -> list[str]:
     """By a kernel: what is called wg-se is a cable here."""
-    network = replace(TUNNEL, ports=(6817, 2049))
-    (tmp_path / "rules").write_text(table(network, (LIVE,), SLURM))
+    (tmp_path / "rules").write_text(table(network, (LIVE, COMING), SLURM))
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", HEAD_AND_MACHINE], capture_output=True, text=True,
+        ["unshare", "--net", "sh", "-c", HEAD_AND_MACHINE + asks], capture_output=True, text=True,
         check=False, timeout=patience(120),
         env={"PATH": netns.PATH, "DIR": str(tmp_path), "LISTEN": LISTEN, "CONNECT": CONNECT,
              "LONG": str(patience(30))},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert dict(line.split() for line in done.stdout.splitlines()) == {
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+def test_packets_of_a_machine_come_to_those_ports_alone(tmp_path: Path) -> None:
+    said = _said(tmp_path, replace(TUNNEL, ports=(6817, 2049)), NEEDED)
+    assert dict(line.split() for line in said) == {
         "6817": "open", "2049": "open", "40000": "open", "22": "closed", "3306": "closed",
         "6818": "open",
     }  # fmt: skip
+
+
+@pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
+def test_where_machines_enrol_nobody_else_comes(tmp_path: Path) -> None:
+    """Neither jobs of live machines nor users of the head, whose ports srun's are among."""
+    assert _said(tmp_path, TUNNEL, ENROLS) == [
+        "of the machine", "51821 closed", "of the head", "51821 closed",
+        "of one that comes", "51821 open", "40000 closed",
+    ]  # fmt: skip

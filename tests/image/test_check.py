@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from needs import ROOT
 
+from slurm_elastic.cli import image
+from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import check, disk
 from slurm_elastic.image.label import Label
@@ -37,6 +41,24 @@ def test_nothing_of_the_callers_directory_is_run_and_a_trial_that_breaks_off_is_
     with pytest.raises(SlurmElasticError, match=r"the check broke off: .*KeyError: 'none'"):
         check._boot(work, ORDER, said.append)
     assert said == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_check_that_is_broken_off_clears_up_as_after_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    cleared: list[bool] = []
+
+    def runs(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            cleared.append(True)
+
+    monkeypatch.setattr(image, "check", runs)
+    assert main(["image", "check", "a.raw"]) == 130
+    assert cleared == [True]
 
 
 def test_an_image_is_looked_into_where_nobody_else_looks(
@@ -97,3 +119,19 @@ def test_what_is_of_one_machine_and_what_starts_too_early_is_told(tree: Path) ->
     assert complaints(tree) == [of_one[0], f"/{wants}/munge.service is in the image", *of_one[1:]]
     tree.with_name("work").rmdir()
     assert complaints(tree, secret=True) == of_one, "with its key munged may start"
+
+
+def test_what_is_kept_is_written_through_no_link(tmp_path: Path) -> None:
+    """The directory may be one in which others write."""
+    work, place, theirs = tmp_path / "work", tmp_path / "kept", tmp_path / "theirs"
+    (work / "state").mkdir(parents=True)
+    place.mkdir()
+    for name in ("console", "trial.out", "state/slurmctld.log"):
+        (work / name).write_text("ours")
+        (place / Path(name).name).symlink_to(theirs)
+    theirs.write_text("theirs")
+    check._keep(work, place)
+    assert theirs.read_text() == "theirs"
+    assert {path.name: path.read_text() for path in place.iterdir()} == {
+        "console": "ours", "trial.out": "ours", "slurmctld.log": "ours",
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import signal
 import tempfile
 from itertools import pairwise
@@ -100,6 +101,25 @@ def test_up_starts_a_dead_service_alone_with_what_it_knew(cluster, spec):
         assert cluster.is_up()
     assert ledger.stat().st_ino == before
     assert {name: cluster.processes.get(name) for name in kept} == kept
+
+
+def test_with_a_slurm_of_which_a_host_has_one_slurmd_it_says_so_and_leaves_nothing(
+    spec, monkeypatch
+):
+    """As soon as slurmctld can say so."""
+    real = Sandbox.run
+
+    def run(self, command, *words, **more):
+        done = real(self, command, *words, **more)
+        if command == ["scontrol", "show", "config"]:
+            done.stdout = re.sub(r"(?i)(MULTIPLE_SLURMD +=) yes", r"\1 no", done.stdout)
+        return done
+
+    monkeypatch.setattr(Sandbox, "run", run)
+    with pytest.raises(SandboxError, match="without --enable-multiple-slurmd"):
+        Sandbox(spec).up()
+    assert processes_naming(str(spec.dir)) == []
+    assert not spec.dir.exists()
 
 
 def test_up_clears_a_half_dead_one_away_first(cluster, spec):

@@ -137,7 +137,6 @@ def test_what_cannot_be_is_refused_before_anything_is_made(change, said):
     assert not spec.dir.exists()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
 @pytest.mark.parametrize(
     ("line", "version", "fine"),
     [
@@ -154,6 +153,7 @@ def test_a_slurm_of_which_a_host_has_one_slurmd_is_refused(line, version, fine):
         build.require_several_slurmds(told, version)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
 def test_without_root_it_says_what_needs_it():
     code = (
         "import os; os.setgid(65534); os.setuid(65534)\n"

@@ -28,10 +28,9 @@ from slurm_elastic.policies.release import AtOnce, Delayed, Idle
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_queue import Queue, Run
-from tests.simulate.independent_site import Machine
+from tests.simulate.independent_site import Machine, changes
 
 GIVEN_UP = 45 * 86400
-FAR = 2**60
 
 
 @dataclass
@@ -101,12 +100,10 @@ class Independent(Queue):
             if machine.offer is None:
                 continue
             market = self.site.sold[machine.pool][machine.offer].market
-            when = self.now if market is None else market.rooms(self.now)[1]
-            while self.now < when < FAR:
-                if self.site.stock(machine.pool, machine.offer, when, []) < 0:
+            for when in changes(market) if market is not None else ():
+                if when > self.now and self.site.stock(machine.pool, machine.offer, when, []) < 0:
                     found.append(when)
                     break
-                when = market.rooms(when)[1]
         return found
 
     def happen(self) -> None:
@@ -298,7 +295,9 @@ class Independent(Queue):
     def next_due(self, machine: Machine) -> int:
         """The first look, from now on, at which an idle machine may go."""
         pool = self.scenario.pools[machine.pool]
-        release, lease, grid = pool.release, pool.billing.lease, pool.grid
+        release, lease, grid = pool.release, pool.billing.lease, pool.check
+        if isinstance(release, Delayed) and pool.public and lease > 1:
+            grid = min(grid, max(release.before_end, 1))
         when = -(-self.now // grid) * grid
         if isinstance(release, Delayed) and pool.public and lease > 1:
             while lease - (when - machine.begun) % lease > release.before_end:

@@ -28,7 +28,7 @@ from slurm_elastic.simulate.scenario import (
 )
 from tests.simulate.independent import Found, independent
 
-PRICE = 0.9
+PRICE, DEARER = 0.9, 1.4
 
 
 @st.composite
@@ -67,23 +67,23 @@ def spot(draw: st.DrawFn, machines: int) -> SpotMarket:
 
 
 @st.composite
-def offers(draw: st.DrawFn, cloud: str, machines: int) -> tuple[Sold, ...]:
+def offers(draw: st.DrawFn, cloud: str, machines: int, price: float) -> tuple[Sold, ...]:
     """Spot machines in two zones, of one stock at times, and those on demand, as a cloud lists them."""
     stock = draw(st.sampled_from(("", "both")))
     market = draw(spot(machines))
     markets = (market, market if stock else draw(spot(machines)))
     zones = [
-        Sold(offer=offer(cloud, zone, Market.SPOT), market=one, stock=stock)
+        Sold(offer=offer(cloud, zone, Market.SPOT, price), market=one, stock=stock)
         for zone, one in zip(("a", "b"), markets, strict=True)
     ]
-    return (*zones, Sold(offer=offer(cloud, "a", Market.ON_DEMAND)))
+    return (*zones, Sold(offer=offer(cloud, "a", Market.ON_DEMAND, price)))
 
 
-def offer(cloud: str, zone: str, market: Market) -> Offer:
+def offer(cloud: str, zone: str, market: Market, price: float) -> Offer:
     """A machine."""
     return Offer(
         cloud=cloud, location=Location.PUBLIC, instance_type="machine", zone=zone, market=market,
-        price=PRICE, cpus=1, memory=1, on_demand_price=PRICE,
+        price=price, cpus=1, memory=1, on_demand_price=price,
     )  # fmt: skip
 
 
@@ -97,7 +97,9 @@ billings = st.one_of(
 
 @st.composite
 def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolModel:
-    """A pool of a cloud, with standing machines of its own at times."""
+    """A pool of a cloud, with standing machines of its own at times; its machines may be larger
+    than those of other pools, dearer, and without GPUs.
+    """
     machines = draw(st.integers(1, largest))
     release = draw(
         st.one_of(
@@ -109,13 +111,16 @@ def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolMo
     of = f"cloud{draw(st.sampled_from((0, number)))}"
     public = draw(st.integers(0, 5)) > 0
     bought = draw(st.integers(0, 3)) if public else 0
+    size, gpus = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from((1, 1, 2, 0)))
+    price = draw(st.sampled_from((PRICE, PRICE, DEARER)))
     boot = draw(st.sampled_from((((1, 0),), ((1, 10),), ((1, 60),), ((1, 20), (4, 90)))))
     return replace(
-        like, name=f"cloud{number}", cloud=of, limited=True, machines=machines, price=PRICE, public=public,
+        like, name=f"cloud{number}", cloud=of, limited=True, machines=machines, price=price, public=public,
+        procs=size * like.procs, memory=size * like.memory, gpus=gpus * like.gpus,
         billing=draw(billings), release=release, boot=BootTimes(boot),
         standing=draw(st.integers(0, machines)) if draw(st.integers(0, 3)) == 0 else 0,
         spot=draw(spot(machines)) if bought in (1, 2) else None,
-        offers=draw(offers(of, machines)) if bought == 3 else (),
+        offers=draw(offers(of, machines, price)) if bought == 3 else (),
         check=draw(st.sampled_from((1, 1, 60))),
         max_booting=draw(st.sampled_from((None, None, 1, 2))),
         clock=draw(st.sampled_from((Clock.REQUEST, Clock.REQUEST, Clock.REQUEST, Clock.READY))),
@@ -174,7 +179,7 @@ def bounds(draw: st.DrawFn, most: int) -> Limits:
         spot=draw(st.one_of(st.none(), st.integers(0, 4))),
         on_demand=draw(st.one_of(st.none(), st.integers(most, most + 3))),
         dollars_per_hour=draw(
-            st.one_of(st.none(), st.integers(most, most + 3).map(lambda n: n * PRICE))
+            st.one_of(st.none(), st.integers(most, most + 3).map(lambda n: n * DEARER))
         ),
     )
 

@@ -82,10 +82,10 @@ def soon() -> Iterator[None]:
 
 def tell(jobs: Jobs, scenario: Scenario, found: list[str]) -> None:
     """A scenario in which they differ, as it can be typed."""
-    print("\njobs (submit, run, limit, procs, memory):")
+    print("\njobs (submit, run, limit, procs, memory, gpus):")
     print(
         [
-            (j.submit, j.run, j.limit, j.procs, j.memory)
+            (j.submit, j.run, j.limit, j.procs, j.memory, j.gpus)
             for j in map(jobs.__getitem__, range(len(jobs)))
         ]
     )

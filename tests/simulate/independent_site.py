@@ -1,5 +1,6 @@
 """The machines of the independent simulator: plain lists of single machines, who may be bought, and
-what each has cost. Nothing of the simulator's engine is used, only the values of a scenario.
+what each has cost. Nothing of the simulator's engine is used, only the values of a scenario: prices,
+stocks and boot times are looked up here once more.
 
 Rules that the documentation leaves open, as they are taken here:
 
@@ -27,11 +28,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
 
 from slurm_elastic.model import Limits, Market
 from slurm_elastic.policies.release import Delayed, Idle
 from slurm_elastic.simulate.billing import Hourly, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
 
 HOUR = 3600
@@ -155,7 +161,7 @@ class Site:
         self, pool: int, count: int, now: int, *, book: bool
     ) -> list[tuple[int, int, int]]:
         """(turn, ready, wave) of each of ``count`` machines that are asked for together."""
-        caps, seconds = self.caps[pool], self.pools[pool].boot.seconds
+        caps, boot = self.caps[pool], self.pools[pool].boot
         before = [list(cap.boots) for cap in caps]
         found: list[tuple[int, int, int]] = []
         turn, waves = now, 0
@@ -164,10 +170,10 @@ class Site:
             fits = [
                 part
                 for part in range(1, left + 1)
-                if all(cap.free(turn, turn + seconds(part)) >= part for cap in caps)
+                if all(cap.free(turn, turn + boot_seconds(boot, part)) >= part for cap in caps)
             ]
             if fits:
-                ready, waves = turn + seconds(fits[-1]), waves + 1
+                ready, waves = turn + boot_seconds(boot, fits[-1]), waves + 1
                 found += [(turn, ready, waves)] * fits[-1]
                 for cap in caps:
                     cap.boots += [(turn, ready)] * fits[-1]
@@ -215,7 +221,12 @@ class Site:
         """How many of it there are in all: none where the price is above the bid."""
         market = sold.market
         assert market is not None
-        return market.room(now)
+        if market.bid is not None and price_at(market, now) > market.bid:
+            return 0
+        if not market.available:
+            return PLENTY
+        times, counts = zip(*market.available, strict=True)
+        return held(times, counts, now)
 
     def shares(self, pool: int, one: int, other: int) -> bool:
         """Whether two offers of a pool sell the same machines."""
@@ -231,7 +242,7 @@ class Site:
     def price(self, pool: int, offer: int, now: int) -> float:
         """The cloud asks this for it now."""
         sold = self.sold[pool][offer]
-        return sold.offer.price if sold.market is None else sold.market.curve.at(now)
+        return sold.offer.price if sold.market is None else price_at(sold.market, now)
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool) -> list[int]:
         """The offer of each machine that was to be had; where ``whole`` all or none."""
@@ -411,7 +422,7 @@ class Site:
         total, at = 0.0, lease.begun
         left = paid_seconds(pool, lease.end - lease.begun, taken=lease.taken)
         while left > 0:
-            price = sold.offer.price if sold.market is None else sold.market.curve.at(at)
+            price = sold.offer.price if sold.market is None else price_at(sold.market, at)
             total += min(left, HOUR) / HOUR * price
             left -= HOUR
             at += HOUR
@@ -420,6 +431,41 @@ class Site:
     def history(self) -> Counter[tuple[int, int | None, int, int, bool]]:
         """How many machines were launched and let go when."""
         return Counter((le.pool, le.offer, le.begun, le.end, le.taken) for le in self.leases)
+
+
+Value = TypeVar("Value", int, float)
+
+
+def held(times: Sequence[int], values: Sequence[Value], now: int) -> Value:
+    """The value of now: each holds from its time on, the first one also before."""
+    found = values[0]
+    for when, value in zip(times, values, strict=True):
+        if when <= now:
+            found = value
+    return found
+
+
+def price_at(market: SpotMarket, now: int) -> float:
+    """Dollars an hour of a machine."""
+    return held(market.curve.times, market.curve.prices, now)
+
+
+def changes(market: SpotMarket) -> list[int]:
+    """The seconds at which there may be fewer machines of it, or more."""
+    return sorted({*market.curve.times, *(when for when, _ in market.available)})
+
+
+def boot_seconds(boot: BootTimes, count: int) -> int:
+    """From the launch of so many machines together to their readiness: between the sizes that are
+    known by the logarithm of the size, beyond them as for the next one.
+    """
+    points = boot.points
+    found = points[0][1] if count <= points[0][0] else points[-1][1]
+    for (small, low), (large, high) in pairwise(points):
+        if small < count <= large:
+            part = (math.log2(count) - math.log2(small)) / (math.log2(large) - math.log2(small))
+            found = low + part * (high - low)
+    return round(found) + boot.configure
 
 
 def paid_seconds(pool: PoolModel, seconds: int, *, taken: bool) -> int:

@@ -5,15 +5,20 @@ the micro-dollar: on random sites, and on slices of public histories.
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.traces import VARIABLE, history
+from slurm_elastic.model import Limits
+from slurm_elastic.policies.capacity import OnDemand, Slurm
 from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate import swf
+from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from tests.simulate import independent
@@ -57,7 +62,7 @@ def slice_of(name: str, begin: int) -> Jobs:
 @pytest.mark.parametrize("begin", [0, 2000])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_slices_of_public_histories(name: str, begin: int) -> None:
-    """A third of the machines stand there, the others are a cloud's, of sixteen processors each."""
+    """A third of the machines stand there, the others are a cloud's."""
     jobs = slice_of(name, begin)
     procs = 16 if HISTORIES[name] > 256 else 4
     own = HISTORIES[name] // procs // 3
@@ -81,3 +86,48 @@ def test_slices_of_public_histories(name: str, begin: int) -> None:
             public=False,
         )
         assert not differences(jobs, Scenario(pools=(standing,)))
+
+
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand()], ids=lambda growth: type(growth).__name__)
+@pytest.mark.parametrize("name", HISTORIES)
+def test_slices_on_spot_machines_that_are_lost(name: str, growth: Slurm | OnDemand) -> None:
+    jobs, draw = slice_of(name, 2000), random.Random(name)
+    procs = 16 if HISTORIES[name] > 256 else 4
+    own = HISTORIES[name] // procs // 3
+    most = max(max(jobs.procs), HISTORIES[name]) // procs + 1
+    first, last = jobs.submit[0], jobs.submit[-1]
+    steps = sorted({first, *(draw.randint(first, last) for _ in range(40))})
+    curve = Curve(steps, [draw.choice((0.2, 0.3, 0.5)) for _ in steps])
+    market = SpotMarket(curve, available=[(when, draw.randint(0, most)) for when in steps])
+    pools = (
+        PoolModel(name="own", limited=False, machines=own, standing=own, procs=procs, shared=True, public=False),
+        PoolModel(
+            name="cloud", machines=most, procs=procs, shared=True, price=1.0, spot=market,
+            release=Idle(600), boot=BootTimes(((1, 120), (16, 200))),
+        ),
+    )  # fmt: skip
+    assert not differences(
+        jobs, Scenario(pools=pools, growth=growth, limits=Limits(nodes=most + 2))
+    )
+
+
+def test_what_a_market_has_is_not_looked_up_by_the_engines_own_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prices, stocks and boots that the engine read wrongly would be wrong in one of the two."""
+    pool = PoolModel(
+        name="cloud", machines=4, procs=1, price=1.0, release=Idle(60),
+        boot=BootTimes(((1, 20), (4, 90))),
+        spot=SpotMarket(Curve([0, 100], [0.2, 0.5]), available=[(0, 4), (300, 1)]),
+    )  # fmt: skip
+    jobs = Jobs([Job(0, 100, 400, 400, 3)])
+    scenario = Scenario(pools=(pool,))
+    assert not differences(jobs, scenario)
+    for owner, name, wrong in (
+        (Curve, "at", lambda _, __: 0.2),
+        (SpotMarket, "next_fall", lambda _, __, ___: (2**62, range(5))),
+        (BootTimes, "seconds", lambda _, __: 20),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, wrong)
+            assert differences(jobs, scenario), f"{owner.__name__}.{name}"

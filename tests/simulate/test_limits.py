@@ -114,6 +114,13 @@ def test_idle_machines_of_one_pool_make_room_for_another_although_a_job_waits() 
     assert list(found.ends) == [110, 295]
 
 
+def test_the_sites_own_nodes_make_no_limit_scarce() -> None:
+    """The clouds' pools never reach it: idle machines stay as long as a job waits for the rack."""
+    scenario = Scenario(pools=(rack(30), pool("a", 3), pool("b", 3)), limits=Limits(nodes=6))
+    found = simulate(jobs((0, 5000, 30), (1, 100, 3), (3, 100, 30), (1000, 100, 3)), scenario)
+    assert list(found.starts) == [0, 11, 5000, 1000]
+
+
 def test_dollars_an_hour_are_shared() -> None:
     pools = (pool("a", 4, price=1.0), pool("b", 4, price=2.0))
     found = simulate(

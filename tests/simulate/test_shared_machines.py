@@ -104,6 +104,12 @@ def test_a_small_job_waits_for_room_beside_others_not_for_a_machine_of_its_own()
     assert starts(*one, job(10, 300, 2), job(11, 120, 1), job(12, 35, 1))[3:] == [50, 100, 12]
 
 
+def test_room_beside_a_job_that_stays_is_kept_until_another_one_leaves_it_some() -> None:
+    """At 100 three of four processors are the third job's: the last would have one until 511."""
+    there = job(0, 100, 1), job(0, 1000, 1), job(0, 1000, 4)
+    assert starts(*there, job(10, 300, 3), job(11, 500, 1))[3:] == [100, 400]
+
+
 def test_a_job_goes_beside_others_where_it_keeps_nothing_from_the_first_that_waits() -> None:
     """Both machines have one processor left. The first is kept for the fourth job from 50 on."""
     busy = job(0, 50, 3), job(0, 400, 3)

@@ -27,7 +27,7 @@ SITE = Scenario(pools=(RACK, CLOUD))
         ),
         (
             replace(SITE, pools=(RACK, replace(CLOUD, machines=1))),
-            "pool cloud: each of them needs more than its 1 machines",
+            "pool cloud: each of them needs more machines than it has (1)",
         ),
         (
             replace(SITE, pools=(RACK, replace(CLOUD, machines=0))),
@@ -50,3 +50,12 @@ def test_nothing_is_said_where_one_was_bought_or_no_job_waited() -> None:
     alone = Jobs([Job(1, 0, 100, 100, 2)])
     assert not simulate(alone, replace(SITE, limits=Limits(nodes=0))).figures.unbought
     assert not simulate(TWO_WAIT, Scenario(pools=(RACK,))).figures.unbought
+
+
+def test_a_job_that_no_pool_could_hold_waits_for_nothing() -> None:
+    huge = Job(2, 200, 100, 100, 9)
+    found = simulate(Jobs([Job(1, 0, 100, 100, 2), huge]), SITE).figures
+    assert (found.unbought, found.too_large) == ("", 1)
+    refused = replace(SITE, limits=Limits(nodes=1))
+    found = simulate(Jobs([Job(1, 0, 100, 100, 2), Job(2, 1, 100, 100, 2), huge]), refused).figures
+    assert "although 1 job waited" in found.unbought

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -248,6 +249,17 @@ def test_a_process_that_ends_by_itself_is_no_answer_and_is_followed_by_another(
     standin.well()
     assert set(client.nodes()) == {"pub1"}
     assert gone(first)
+
+
+def test_a_service_with_many_open_files_is_answered(opened: Opened) -> None:
+    """select(2) takes no descriptor from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with contextlib.ExitStack() as closing:
+        closing.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            closing.enter_context(open(os.devnull, "rb"))
+        assert set(opened().nodes()) == {"pub1"}
 
 
 def test_nothing_is_left_of_processes_that_were_ended(opened: Opened, standin: Standin) -> None:

@@ -186,6 +186,49 @@ def test_a_new_reading_changes_the_page_in_place(page: Page, site: Site) -> None
     page.wait(lambda: "does not answer" not in page.text("header"))
 
 
+def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, site: Site) -> None:
+    """Two machines one after the other within five minutes are one at most at once, not two."""
+
+    def short(document: dict[str, Any]) -> None:
+        points = document["points"]
+        none, one, two = [0] * points, [0] * points, [0] * points
+        one[40], two[40] = 3, 2
+        document["machines"] = {"spot": one, "on-demand": two}
+        document["dollars"] = {
+            "spot": [0.0] * 40 + [1.2] + [0.0] * (points - 41),
+            "on-demand": none,
+        }
+        at = document["begin"] + 40 * document["step"]
+        document["most"]["machines"] = {"value": 4, "at": at}
+        document["most"]["dollars"] = {"value": 7.5, "at": at}
+
+    site.changes["day"] = short
+    page.go("#/day")
+    page.wait(lambda: "at most" in page.text("main"))
+    captions = page.js("return [...document.querySelectorAll('figcaption')].map(c => c.innerText)")
+    machines, money, _ = (" ".join(text.split()) for text in captions)
+    assert machines.startswith("Machines paid 0 now, at most 4 at ")
+    assert "at most $7.5" in money
+    page.js("document.querySelector('details').open = true")
+    rows = page.js(
+        "return [...document.querySelectorAll('details tbody tr')].map(r => r.innerText.split('\t'))"
+    )
+    assert [row[1:4] for row in rows if row[1] != "0"] == [["3", "2", "$0.1000"]]
+    assert rows[0][0].startswith("now")
+
+
+def test_stopped_machines_are_paid_though_none_runs(page: Page, site: Site) -> None:
+    def kept(document: dict[str, Any]) -> None:
+        document["instances"] = []
+        for number, pool in enumerate(document["pools"]):
+            pool["stopped"] = 2 * (number == 0)
+
+    site.changes["status"] = kept
+    page.go()
+    page.wait(lambda: "No machine runs; 2 stopped machines are paid for." in page.text("main"))
+    assert "No machine is paid" not in page.text("main")
+
+
 def test_words_of_users_and_clouds_are_text(page: Page, site: Site) -> None:
     def hostile(document: dict[str, Any]) -> None:
         document["cluster"] = HOSTILE

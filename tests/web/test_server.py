@@ -106,6 +106,22 @@ def test_idle_connections_of_strangers_keep_nobody_out() -> None:
             assert ask(address, "/api/status", Cookie=cookie)[0] == 200
 
 
+@pytest.mark.parametrize(("name", "code"), [("evil.example", b"400"), ("localhost", b"403")])
+def test_a_stranger_has_one_answer_a_connection(name: str, code: bytes) -> None:
+    """Who asks on and takes none would keep the connection busy, and such a one is never dropped."""
+    with served({"status": lambda _: BIG}, key="k3y") as address:
+        place = urlsplit(address)
+        assert place.hostname
+        assert place.port
+        with socket.create_connection((place.hostname, place.port), patience(30)) as link:
+            link.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % name.encode() * 3)
+            found = []
+            with link.makefile("rb") as answers, contextlib.suppress(ConnectionResetError):
+                found += (line.split()[1] for line in answers if line.startswith(b"HTTP/"))
+        assert found in ([code], []), "one, of which a reset may take the rest"
+        assert ask(address, Host=name)[1]["Connection"] == "close"
+
+
 def test_who_asks_has_so_long_for_a_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte comes, in the first request of a connection or a later one."""
     monkeypatch.setattr(connection, "REQUEST", 0.5)
@@ -258,7 +274,10 @@ def test_a_unix_socket_is_its_owners_and_a_groups(tmp_path: Path) -> None:
     with pytest.raises(SlurmElasticError, match="no group"), listening(Place(path=path), "no-such"):
         pass
     path.write_text("a file")
-    with pytest.raises(SlurmElasticError, match="cannot listen"), listening(Place(path=path)):
+    with (
+        pytest.raises(SlurmElasticError, match="exists and is no socket"),
+        listening(Place(path=path)),
+    ):
         pass
     assert path.read_text() == "a file"
 

@@ -86,7 +86,7 @@ class AwsProvider:
         self._stopping = Stopping(self._api, settings.name)
         self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
-        self._site = SiteTemplate(self._api, settings)
+        self._site = SiteTemplate(self._api, settings, monotonic)
         self._offers = Offers(self._api, settings, self._images, clock, monotonic)
         self._fleet = Fleet(
             self._api,

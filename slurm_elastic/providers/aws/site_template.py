@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.errors import AuthError, ProviderError
@@ -20,21 +20,27 @@ log = logging.getLogger(__name__)
 
 Data = Mapping[str, Any]
 
+FRESH = 300.0
+"""Seconds for which an answer serves: a site may make another version the default one."""
+
 
 class SiteTemplate:
-    """The default version of the template that the settings name; read once. Thread-safe."""
+    """The default version of the template that the settings name. Thread-safe."""
 
-    def __init__(self, api: Api, settings: AwsCloud) -> None:
+    def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._data: Data | None = None
+        self._since = float("-inf")
 
     def data(self) -> Data:
         """Its content, empty where the site has none; ProviderError where it cannot be read."""
         with self._lock:
-            if self._data is None:
+            if self._data is None or self._monotonic() - self._since >= FRESH:
                 self._data = self._read(self._settings.launch_template)
+                self._since = self._monotonic()
             return self._data
 
     def forget(self) -> None:
@@ -43,13 +49,18 @@ class SiteTemplate:
             self._data = None
 
     def if_readable(self) -> Data:
-        """Its content; empty where it cannot be read: a launch goes without."""
+        """Its content; as it was where it cannot be read any more, and empty where it never could:
+        a launch goes without.
+        """
         try:
             return self.data()
         except ProviderError as error:
-            log.warning("launch template's metadata options and placement are not kept "
-                        "cloud=%s error=%s", self._settings.name, error)  # fmt: skip
-            return {}
+            with self._lock:
+                last = self._data
+            kept = "not kept" if last is None else "those of before"
+            log.warning("launch template's metadata options and placement are %s "
+                        "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
+            return last or {}
 
     def _read(self, which: str | None) -> Data:
         if which is None:

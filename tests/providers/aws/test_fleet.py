@@ -29,7 +29,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers.aws import fleet, requests
+from slurm_elastic.providers.aws import fleet, requests, site_template
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import create_fleet
@@ -467,6 +467,34 @@ def test_a_template_that_may_not_be_read_costs_no_launch(
     provider = opened(bed, launch_template="site")
     assert len(provider.launch(spec_for(bed, provider, 1))) == 1
     assert "no right to ec2:DescribeLaunchTemplateVersions" in caplog.text
+
+
+def test_a_new_default_version_of_the_sites_template_is_gone_by(
+    ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 takes it at once, so what a request repeats of it must not stay an older one's. Where it
+    cannot be read any more, what was read last holds.
+    """
+    now, bed = 0.0, AwsBed(ec2)
+    bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
+    settings = bed.settings(launch_template="site")
+    provider = AwsProvider(settings, Cluster(name="c", uuid=UUID), monotonic=lambda: now)
+    requested = sent(provider, "run_instances", monkeypatch)
+    for generation, group in enumerate(("tight", "wide", "wide")):
+        provider.launch(spec_for(bed, provider, 1, generation=f"g{generation}"))
+        assert requested[-1]["Placement"]["GroupName"] == group
+        data = {**SITE_DATA, "Placement": {"GroupName": "wide"}}
+        made = bed.client.create_launch_template_version(
+            LaunchTemplateName="site", LaunchTemplateData=data
+        )
+        number = str(made["LaunchTemplateVersion"]["VersionNumber"])
+        bed.client.modify_launch_template(LaunchTemplateName="site", DefaultVersion=number)
+        now += site_template.FRESH
+        if group == "wide":
+            action = "DescribeLaunchTemplateVersions"
+            bed.control.fail(
+                Fault(kind=FaultKind.AUTH, action=action, code="UnauthorizedOperation")
+            )
 
 
 def test_spot_requests_of_a_fleet_carry_the_clusters_tags(bed: AwsBed) -> None:

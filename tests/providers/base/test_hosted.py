@@ -89,7 +89,7 @@ class Rack(TaggedProvider[InstanceType]):
 
     def _run(self, spec: LaunchSpec, node: str, kind: InstanceType) -> None:
         self._note("run", node)
-        self.machines = [m for m in self.machines if not (m.half and m.node == node)]
+        self._forget(lambda m: m.half and m.node == node)
         self.there(node, spec.offer.zone, generation=spec.generation)
 
     def _end(self, one: Tagged) -> None:
@@ -98,11 +98,17 @@ class Rack(TaggedProvider[InstanceType]):
 
     def ends(self, one: Tagged) -> None:
         gone = replace(one.machine, state=InstanceState.TERMINATED)
-        self.machines = [replace(m, machine=gone) if m == one else m for m in self.machines]
+        if one in self.machines:
+            self.machines[self.machines.index(one)] = replace(one, machine=gone)
 
     def _remove(self, one: Tagged) -> None:
         self._note("remove", one.short)
-        self.machines = [m for m in self.machines if m.short != one.short]
+        self._forget(lambda m: m.short == one.short)
+
+    def _forget(self, which: Callable[[Tagged], bool]) -> None:
+        """In the list as it is: others are started and ended meanwhile, by threads of their own."""
+        for one in [m for m in self.machines if which(m)]:
+            self.machines.remove(one)
 
     def _ping(self, host: str) -> None:
         self._note("ping", host)

@@ -33,6 +33,8 @@ from slurm_elastic.providers.base.joining import (
     wiping,
 )
 from slurm_elastic.providers.base.user_data import read_parts
+from slurm_elastic.providers.libvirt import machine as libvirt_machine
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, LibvirtType
 from slurm_elastic.providers.opennebula.requests import extra_template, merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
@@ -599,3 +601,24 @@ def test_no_machine_of_opennebula_is_told_the_word_of_its_launch() -> None:
     key = tunnel.enrolment_key("word-of-the-launch", "pub1")
     assert context["SLURM_ELASTIC_ENROL_KEY"] == key
     assert f"enrol_key={key}\n" in start
+
+
+def test_no_machine_of_libvirt_is_told_the_word_of_its_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(libvirt_machine, "seed", lambda *parts: told.append(str(parts)) or b"")
+    settings = LibvirtCloud(
+        name="lab", location=Location.ON_PREMISES, hosts={"a": LibvirtHost(uri="qemu:///system")},
+        image="a", types={"small": LibvirtType(cpus=2, memory=4096)},
+    )  # fmt: skip
+    spec = replace(launched(), nodes=("pub1", "pub2"), enrol="word-of-the-launch")
+    cluster = Cluster(name="c", uuid=UUID)
+    for node in spec.nodes:
+        libvirt_machine.Plan(
+            settings=settings, cluster=cluster, spec=spec, node=node,
+            kind=settings.types["small"], text="", parts=(),
+        ).seed()  # fmt: skip
+    assert not [text for text in told if "word-of-the-launch" in text]
+    keys = [tunnel.enrolment_key("word-of-the-launch", node) for node in spec.nodes]
+    assert [[key in text for key in keys] for text in told] == [[True, False], [False, True]]
