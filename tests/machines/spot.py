@@ -1,5 +1,6 @@
-"""A spot machine of EC2 is taken, and its job goes on on another one's kernel; homes and images are on
-the head's NFS. ``test_trixie_head.py`` runs this on a head of Debian trixie, by ``trixie``.
+"""A spot machine of EC2 is taken, and its job goes on on another one's kernel, which booted later, with
+its clocks; homes and images are on the head's NFS. ``test_trixie_head.py`` runs this on a head of
+Debian trixie, by ``trixie``.
 """
 
 from __future__ import annotations
@@ -25,12 +26,23 @@ PATIENCE = 600.0
 NOTICE = 1200.0
 COUNTER = """\
 #!/bin/bash
+python3 - "end-$SLURM_JOB_ID" <<'END' &
+import os, sys, threading, time
+event, until, last = threading.Event(), time.monotonic() + 7200, time.monotonic()
+turn = 0
+while not os.path.exists(sys.argv[1]):
+    event.wait(0.5)
+    now = time.monotonic()
+    print("turn", turn, last <= now < until, flush=True)
+    turn, last = turn + 1, now
+END
 for ((step = 0; ; step++)); do
     [ ! -e "end-$SLURM_JOB_ID" ] || break
     echo "step $step $(</proc/sys/kernel/random/boot_id)"
     echo "note $step" >>"$TMPDIR/notes"
     sleep 0.5
 done
+wait
 echo "notes $(wc -l <"$TMPDIR/notes")"
 echo finished
 """
@@ -95,6 +107,8 @@ def interrupted(site: Sandbox, job: int) -> Migration:
     assert move.threatened == (first,)
     site.wait_for(lambda: len(kernels(job)) == 2, PATIENCE, "it counts on on another kernel")
     assert runs(site, job) not in ("", first)
+    turns = len(lines(job, "turn"))
+    site.wait_for(lambda: len(lines(job, "turn")) > turns + 3, PATIENCE, "what waits goes on, too")
     assert int(site.job(job)["Restarts"]) == before + 1  # a first boot may have come too late
     return move
 
@@ -105,6 +119,8 @@ def ends(site: Sandbox, job: int) -> None:
     site.wait_job(job, timeout=PATIENCE)
     steps = lines(job, "step")
     assert [int(step) for _, step, _ in steps] == list(range(len(steps)))
+    turns = lines(job, "turn")
+    assert turns == [["turn", str(turn), "True"] for turn in range(len(turns))], "one clock"
     assert lines(job, "notes") == [["notes", str(len(steps))]]
     images = SHARED / "slurm-elastic" / "sandbox" / str(job)
     site.wait_for(lambda: not [*images.rglob("*")], PATIENCE, "its images are removed")
