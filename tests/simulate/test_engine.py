@@ -183,6 +183,17 @@ def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> 
     assert list(found.ends) == [190, 290]
 
 
+def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
+    """Two on spot are idle from 110 on, one on demand from 120 on; one on spot is taken at 150. The
+    last job gets the other, which has been idle for longest.
+    """
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (150, 1)))
+    pool = replace(CLOUD, machines=3, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(600))
+    history = jobs((0, 100, 2), (1, 109, 1), (200, 1000, 1))
+    found = simulate(history, Scenario(pools=(pool,), order=Order.MAX_IDLE))
+    assert sorted(found.pools[0].lease_end) == [150, 720, 1800]
+
+
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
     """A hold ends at 200, and the second job gets a machine then; the first one's, of another pool,
     is due since 110.
