@@ -151,8 +151,12 @@ class Engine(Moves):
         act(payload, now)
 
     def _back(self, job: int, now: int) -> None:
+        """It goes before the first job that waits, and what was kept for that one, where it was
+        submitted before it.
+        """
         queue = self.queue
-        queue.full = queue.full or now > queue.shadow or queue.stale
+        first = bool(queue.waiting) and job < queue.waiting[0]
+        queue.full = queue.full or first or now > queue.shadow or queue.stale
         queue.arrive(job, now)
         self.asked = True
 

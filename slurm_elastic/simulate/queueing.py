@@ -81,7 +81,9 @@ class Queue:
         self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
-        """A new job, or one back after an interruption, in its place in the queue."""
+        """A new job, or one back after an interruption, in its place in the queue; not before the
+        first that waits, unless the queue is looked at as a whole (``full``).
+        """
         if self.full:
             insort(self.waiting, job)
         elif self.depth and len(self.waiting) >= self.depth:
@@ -93,7 +95,6 @@ class Queue:
                 self.full = True
         elif not self._place(job, now):
             insort(self.waiting, job)
-            self.full = self.waiting[0] == job
 
     def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
         """The waiting jobs for which machines may be started ahead, and whether own ones only."""

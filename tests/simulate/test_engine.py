@@ -183,6 +183,20 @@ def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> 
     assert list(found.ends) == [190, 290]
 
 
+def test_a_job_that_comes_back_goes_before_what_is_kept_for_a_later_one() -> None:
+    """The second is lost at 50 and back at 80. The third waits for both machines of the first pool,
+    which it was kept from the end of the first job on: the second has one there again, and not the
+    other pool's.
+    """
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (50, 1)))
+    first = replace(CLOUD, name="a", machines=2, spot=spot, boot=BootTimes(((1, 10),)))
+    second = replace(CLOUD, name="b", machines=1)
+    history = jobs((0, 500, 1), (0, 2000, 1), (30, 100, 2))
+    found = simulate(history, Scenario(pools=(first, second), requeue_delay=30))
+    assert list(found.ends) == [510, 2090, 2190]
+    assert found.pools[1].launched == 0
+
+
 def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
     """Two on spot are idle from 110 on, one on demand from 120 on; one on spot is taken at 150. The
     last job gets the other, which has been idle for longest.
