@@ -207,6 +207,7 @@ class Engine(Moves):
             if machines.yields or not self.queue.waiting:
                 keep = self.warm.kept(machines, now)
                 if machines.release_due(now, keep) and self.queue.waiting:
+                    self.queue.stale = True
                     self._look_at(now)
                 return
             machines.parked += machines.due.pop(now, ())
@@ -218,12 +219,12 @@ class Engine(Moves):
             return
         self.due_looks.discard(now)
         self.purchases.review(now, waited_for=bool(self.queue.waiting))
+        if self.queue.waiting and (self.direct or self.queue.stale):
+            self.queue.schedule(now)
+            self._unpark(now)
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
-        elif self.queue.waiting:
-            self.queue.schedule(now)
-            self._unpark(now)
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
 

@@ -49,7 +49,7 @@ class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
     ``shadow``: until when the last look holds; ``stale``: it does not any more, as machines that it
-    took for free could not be bought; ``head``: when the first job is expected to start on
+    counted on are gone or could not be bought; ``head``: when the first job is expected to start on
     what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
     that boot for a job are ready.
     """
@@ -259,6 +259,7 @@ class Queue:
                     when = self._reserve_in(job, profiles)
                     self.head = when if position == 0 and when < FAR else self.head
         queue[:seen] = waiting
+        self.stale = False
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:

@@ -126,9 +126,8 @@ class Independent(Queue):
         held = any(until <= now for until in site.held_until.values())
         if held or due or (released and self.waiting):
             site.review(now, waited_for=bool(self.waiting))
-            if self.slurm:
-                self.look()
-            else:
+            self.look()
+            if not self.slurm:
                 self.grow()
             if all(run.end > now for run in self.running):
                 self.release()

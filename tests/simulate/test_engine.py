@@ -208,6 +208,17 @@ def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
     assert sorted(found.pools[0].lease_end) == [150, 720, 1800]
 
 
+def test_a_machine_that_goes_while_jobs_wait_is_not_counted_on_any_more() -> None:
+    """The fourth job was to have three machines at 1010. The one that goes at 160, as pools share a
+    limit, will not be among them: the last job need not wait for that with the other idle one.
+    """
+    first = replace(CLOUD, name="a", machines=3, boot=BootTimes(((1, 10),)), release=Idle(100))
+    pools = (first, replace(first, name="b", machines=1))
+    history = jobs((0, 1000, 1), (0, 50, 1), (0, 100, 1), (65, 100, 3), (70, 2000, 1))
+    found = simulate(history, Scenario(pools=pools, limits=Limits(nodes=3), growth=OnDemand()))
+    assert found.starts[4] == 160
+
+
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
     """A hold ends at 200, and the second job gets a machine then; the first one's, of another pool,
     is due since 110.
