@@ -107,6 +107,8 @@ class Engine(Moves):
             queue.full, self.asked = passed and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
                 self._ends(now)
+            if events[0] >> 35 == now:
+                self._boots(now)
             while soon == now:
                 if arrival not in misfits:
                     arrive(arrival, now)
@@ -115,8 +117,6 @@ class Engine(Moves):
                 if arrival % TELL == 0 and self.progress:
                     self.progress(TELL)
                 soon = submit[arrival] if arrival < count else NEVER
-            if events[0] >> 35 == now:
-                self._boots(now)
             if waiting and queue.full:
                 queue.schedule(now)
             if self.asked and (waiting or self.parked or grower.watches):

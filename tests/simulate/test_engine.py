@@ -219,6 +219,17 @@ def test_a_machine_that_goes_while_jobs_wait_is_not_counted_on_any_more() -> Non
     assert found.starts[4] == 160
 
 
+def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
+    """Two are started at 0; the second pool's serves both first jobs. The last one comes as that of
+    the first pool is ready, and goes there.
+    """
+    first = replace(CLOUD, name="a", machines=1)
+    second = replace(first, name="b", boot=BootTimes(((1, 10),)))
+    history = jobs((0, 20, 1), (0, 20, 1), (100, 50, 1))
+    found = simulate(history, Scenario(pools=(first, second), growth=OnDemand()))
+    assert [list(machines.lease_end) for machines in found.pools] == [[750], [650]]
+
+
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
     """A hold ends at 200, and the second job gets a machine then; the first one's, of another pool,
     is due since 110.
