@@ -252,13 +252,14 @@ class Machines:
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
         after, grid = self._after, self._grid
+        idle_since = since if self._sinces else now
         if after >= 0:
-            when = since + after if since else now + after
+            when = idle_since + after
             if when < now:
                 when = now
             when += -when % grid
         else:
-            when = self._due_on_grid(self.batch_start[batch], since or now, now)
+            when = self._due_on_grid(self.batch_start[batch], idle_since, now)
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:

@@ -230,6 +230,14 @@ def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
     assert [list(machines.lease_end) for machines in found.pools] == [[750], [650]]
 
 
+def test_idle_time_counts_from_the_first_second_on_too() -> None:
+    """The second job is over at 0. Its machine is due at 64, and goes when none waits any more."""
+    pool = replace(CLOUD, machines=1, boot=BootTimes(((1, 0),)), release=Idle(64))
+    history = jobs((0, 100, 2), (0, 0, 1), (1, 50, 2))
+    found = simulate(history, Scenario(pools=(RACK, pool)))
+    assert list(found.pools[1].lease_end) == [100]
+
+
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
     """A hold ends at 200, and the second job gets a machine then; the first one's, of another pool,
     is due since 110.
