@@ -193,12 +193,17 @@ class Engine(Moves):
                 self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
-        queue, running = self.queue, len(self.runs.now)
+        """Start what the policy asks for; what is kept for the first job may be of these then."""
+        queue, running, launched = self.queue, len(self.runs.now), False
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
                 count = min(count, self.pools[pool].room())
                 if count:
                     self.boot_ahead(pool, count, now)
+                    launched = True
+        if launched and len(queue.waiting) > 1:
+            queue.schedule(now)
+            self._unpark(now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""

@@ -129,6 +129,7 @@ class Independent(Queue):
             self.look()
             if not self.slurm:
                 self.grow()
+                self.look()
             if all(run.end > now for run in self.running):
                 self.release()
 

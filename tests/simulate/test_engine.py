@@ -219,6 +219,15 @@ def test_a_machine_that_goes_while_jobs_wait_is_not_counted_on_any_more() -> Non
     assert found.starts[4] == 160
 
 
+def test_machines_that_are_to_come_are_counted_on_at_once() -> None:
+    """The second job was to have both nodes of the rack at 1000. Growth starts machines at 15, which
+    it will have sooner: the third need not leave the other node idle.
+    """
+    history = jobs((0, 1000, 1), (10, 100, 2), (12, 2000, 1))
+    found = simulate(history, Scenario(pools=(RACK, CLOUD), growth=OnDemand()))
+    assert list(found.starts) == [0, 115, 15]
+
+
 def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
     """Two are started at 0; the second pool's serves both first jobs. The last one comes as that of
     the first pool is ready, and goes there.
