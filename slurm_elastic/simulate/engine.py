@@ -103,8 +103,7 @@ class Engine(Moves):
                 now = ready
             self.now = now
             # That machines may go, or that something is over already, is no reason to look again.
-            passed = now > queue.shadow or queue.stale
-            queue.full, self.asked = passed and now in (soon, ready), False
+            queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
                 self._ends(now)
             if events[0] >> 35 == now:
@@ -156,7 +155,7 @@ class Engine(Moves):
         """
         queue = self.queue
         first = bool(queue.waiting) and job < queue.waiting[0]
-        queue.full = queue.full or first or now > queue.shadow or queue.stale
+        queue.full = queue.full or first or now > queue.shadow
         queue.arrive(job, now)
         self.asked = True
 

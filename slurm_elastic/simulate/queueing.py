@@ -111,7 +111,9 @@ class Queue:
         return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
-        """Look at the whole queue: start, reserve for the first that cannot, backfill."""
+        """Look at the whole queue: start, reserve for the first that cannot, backfill; once more
+        where a purchase failed, which the reservation may have counted on.
+        """
         self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
@@ -127,6 +129,8 @@ class Queue:
             self._reserve(queue[0], now)
             if len(queue) > 1 and self._any_free():
                 self._backfill(now)
+                if self.stale:
+                    self.schedule(now)
 
     def _backfill(self, now: int) -> None:
         """Start what does not delay the first job."""

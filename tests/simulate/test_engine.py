@@ -175,6 +175,17 @@ def test_machines_that_could_not_be_bought_are_not_counted_on_any_more() -> None
     assert found.starts[4] == 40
 
 
+def test_a_purchase_that_fails_is_known_to_all_that_wait_in_that_second() -> None:
+    """The third job was to have three machines at 510. At 110 the last one asks for one more than the
+    limit leaves, so that none of the third's are to be had: the fourth may have the idle one.
+    """
+    pool = replace(CLOUD, machines=3, boot=BootTimes(((1, 10),)))
+    history = jobs((0, 500, 1), (0, 100, 1), (20, 50, 3), (20, 2000, 1), (20, 100, 2))
+    cool = CoolDownTimes(capacity=3600, longest=3600)
+    found = simulate(history, Scenario(pools=(pool,), limits=Limits(nodes=2), cool_downs=cool))
+    assert found.starts[3] == 110
+
+
 def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> None:
     """The first is lost at 50 and back at 80, when the second is submitted; there is one machine."""
     spot = SpotMarket(Curve.flat(0.1), available=((0, 1), (50, 0), (60, 1)))
