@@ -103,10 +103,11 @@ class Engine(Moves):
                 now = ready
             self.now = now
             # That machines may go, or that something is over already, is no reason to look again.
-            passed = now > queue.shadow or queue.stale
-            queue.full, self.asked = passed and now in (soon, ready), False
+            queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
                 self._ends(now)
+            if events[0] >> 35 == now:
+                self._boots(now)
             while soon == now:
                 if arrival not in misfits:
                     arrive(arrival, now)
@@ -115,8 +116,6 @@ class Engine(Moves):
                 if arrival % TELL == 0 and self.progress:
                     self.progress(TELL)
                 soon = submit[arrival] if arrival < count else NEVER
-            if events[0] >> 35 == now:
-                self._boots(now)
             if waiting and queue.full:
                 queue.schedule(now)
             if self.asked and (waiting or self.parked or grower.watches):
@@ -151,8 +150,12 @@ class Engine(Moves):
         act(payload, now)
 
     def _back(self, job: int, now: int) -> None:
+        """It goes before the first job that waits, and what was kept for that one, where it was
+        submitted before it.
+        """
         queue = self.queue
-        queue.full = queue.full or now > queue.shadow or queue.stale
+        first = bool(queue.waiting) and job < queue.waiting[0]
+        queue.full = queue.full or first or now > queue.shadow
         queue.arrive(job, now)
         self.asked = True
 
@@ -189,12 +192,17 @@ class Engine(Moves):
                 self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
-        queue, running = self.queue, len(self.runs.now)
+        """Start what the policy asks for; what is kept for the first job may be of these then."""
+        queue, running, launched = self.queue, len(self.runs.now), False
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
                 count = min(count, self.pools[pool].room())
                 if count:
                     self.boot_ahead(pool, count, now)
+                    launched = True
+        if launched and len(queue.waiting) > 1:
+            queue.schedule(now)
+            self._unpark(now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
@@ -203,6 +211,7 @@ class Engine(Moves):
             if machines.yields or not self.queue.waiting:
                 keep = self.warm.kept(machines, now)
                 if machines.release_due(now, keep) and self.queue.waiting:
+                    self.queue.stale = True
                     self._look_at(now)
                 return
             machines.parked += machines.due.pop(now, ())
@@ -214,12 +223,12 @@ class Engine(Moves):
             return
         self.due_looks.discard(now)
         self.purchases.review(now, waited_for=bool(self.queue.waiting))
+        if self.queue.waiting and (self.direct or self.queue.stale):
+            self.queue.schedule(now)
+            self._unpark(now)
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
-        elif self.queue.waiting:
-            self.queue.schedule(now)
-            self._unpark(now)
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
 

@@ -268,7 +268,7 @@ class Moves:
         if run is None or self.runs.now.get(job) is not run:
             return
         self._interrupt(job, run.pool, batch, run.need, now, loss)
-        self.queue.full = self.asked = True
+        self.queue.stale = True
         self._look_at(now)
 
     def _fall(self, payload: int, now: int) -> None:

@@ -32,8 +32,8 @@ class IdleMachines(Protocol):
         """``count`` machines for a job; there must be so many."""
         ...
 
-    def remove(self, batch: int, since: int) -> int:
-        """All of that batch idle since then; how many there were."""
+    def remove(self, batch: int, since: int, most: int) -> int:
+        """Up to ``most`` of those idle since then; how many. The others stay in their place."""
         ...
 
     def left(self) -> list[tuple[int, int, int]]:
@@ -96,11 +96,14 @@ class _ByMargin:
                 return pieces
             count -= there
 
-    def remove(self, batch: int, since: int) -> int:
+    def remove(self, batch: int, since: int, most: int) -> int:
         key = self.starts[batch] % self.lease * self.phase + since * _BATCHES + batch
-        count = self.counts.pop(key, 0)
+        count = self.counts.get(key, 0)
+        if count > most:
+            self.counts[key] = count - most
+            return most
         if count:
-            del self.keys[bisect_left(self.keys, key)]
+            del self.keys[bisect_left(self.keys, key)], self.counts[key]
         return count
 
     def left(self) -> list[tuple[int, int, int]]:
@@ -132,7 +135,11 @@ class _ByIdleTime:
                 counts.move_to_end(key, last=not self.oldest)
         return pieces
 
-    def remove(self, batch: int, since: int) -> int:
+    def remove(self, batch: int, since: int, most: int) -> int:
+        count = self.counts.get((batch, since), 0)
+        if count > most:
+            self.counts[batch, since] = count - most
+            return most
         return self.counts.pop((batch, since), 0)
 
     def left(self) -> list[tuple[int, int, int]]:
@@ -160,9 +167,14 @@ class _AtRandom:
             taken[batch] = taken.get(batch, 0) + 1
         return list(taken.items())
 
-    def remove(self, batch: int, since: int) -> int:
+    def remove(self, batch: int, since: int, most: int) -> int:
         before = len(self.machines)
-        self.machines = [machine for machine in self.machines if machine != (batch, since)]
+        gone = iter(range(most))
+        self.machines = [
+            machine
+            for machine in self.machines
+            if machine != (batch, since) or next(gone, None) is None
+        ]
         return before - len(self.machines)
 
     def left(self) -> list[tuple[int, int, int]]:

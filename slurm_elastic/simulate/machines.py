@@ -252,13 +252,14 @@ class Machines:
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
         after, grid = self._after, self._grid
+        idle_since = since if self._sinces else now
         if after >= 0:
-            when = since + after if since else now + after
+            when = idle_since + after
             if when < now:
                 when = now
             when += -when % grid
         else:
-            when = self._due_on_grid(self.batch_start[batch], since or now, now)
+            when = self._due_on_grid(self.batch_start[batch], idle_since, now)
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:
@@ -344,13 +345,10 @@ class Machines:
         lost = 0
         for one, since, _ in self.free.left():
             if one == batch and lost < most:
-                count = self.free.remove(batch, since)
-                spare = max(lost + count - most, 0)
-                if spare:
-                    self.free.put(batch, spare, since)
-                self.idle -= count - spare
-                self.end(batch, count - spare, now, reclaimed=True)
-                lost += count - spare
+                count = self.free.remove(batch, since, most - lost)
+                self.idle -= count
+                self.end(batch, count, now, reclaimed=True)
+                lost += count
         return lost
 
     def idle_of(self, batch: int) -> int:
@@ -376,7 +374,7 @@ class Machines:
     def close(self, now: int) -> None:
         """Give back all that is idle, standing machines too."""
         for batch, since, _ in self.free.left():
-            count = self.free.remove(batch, since)
+            count = self.free.remove(batch, since, self.idle)
             if count:
                 self.idle -= count
                 self.end(batch, count, now)
@@ -388,15 +386,10 @@ class Machines:
         """
         gone = 0
         for batch, since in self.due.pop(when, ()):
-            if keep and self.idle <= keep:
+            most = spare(self.idle, keep) if keep else self.idle
+            count = self.free.remove(batch, since, most)
+            if keep and count == most:
                 self.parked.append((batch, since))
-                continue
-            count = self.free.remove(batch, since)
-            if keep and count > spare(self.idle, keep):
-                kept = count - spare(self.idle, keep)
-                self.free.put(batch, kept, since)
-                self.parked.append((batch, since))
-                count -= kept
             if count:
                 self.idle -= count
                 self.end(batch, count, when)
@@ -410,14 +403,11 @@ class Machines:
         for batch, since, _ in self.free.left():
             if gone >= most or self.batch_due[batch] == NEVER:
                 continue
-            count = self.free.remove(batch, since)
-            spare = max(gone + count - most, 0)
-            if spare:
-                self.free.put(batch, spare, since)
-            if count > spare:
-                self.idle -= count - spare
-                self.end(batch, count - spare, now)
-                gone += count - spare
+            count = self.free.remove(batch, since, most - gone)
+            if count:
+                self.idle -= count
+                self.end(batch, count, now)
+                gone += count
         self.releases += gone > 0
         return gone
 

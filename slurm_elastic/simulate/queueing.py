@@ -49,7 +49,7 @@ class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
     ``shadow``: until when the last look holds; ``stale``: it does not any more, as machines that it
-    took for free could not be bought; ``head``: when the first job is expected to start on
+    counted on are gone or could not be bought; ``head``: when the first job is expected to start on
     what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
     that boot for a job are ready.
     """
@@ -81,7 +81,9 @@ class Queue:
         self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
-        """A new job, or one back after an interruption, in its place in the queue."""
+        """A new job, or one back after an interruption, in its place in the queue; not before the
+        first that waits, unless the queue is looked at as a whole (``full``).
+        """
         if self.full:
             insort(self.waiting, job)
         elif self.depth and len(self.waiting) >= self.depth:
@@ -93,7 +95,6 @@ class Queue:
                 self.full = True
         elif not self._place(job, now):
             insort(self.waiting, job)
-            self.full = self.waiting[0] == job
 
     def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
         """The waiting jobs for which machines may be started ahead, and whether own ones only."""
@@ -110,7 +111,9 @@ class Queue:
         return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
-        """Look at the whole queue: start, reserve for the first that cannot, backfill."""
+        """Look at the whole queue: start, reserve for the first that cannot, backfill; once more
+        where a purchase failed, which the reservation may have counted on.
+        """
         self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
@@ -126,6 +129,8 @@ class Queue:
             self._reserve(queue[0], now)
             if len(queue) > 1 and self._any_free():
                 self._backfill(now)
+                if self.stale:
+                    self.schedule(now)
 
     def _backfill(self, now: int) -> None:
         """Start what does not delay the first job."""
@@ -258,6 +263,7 @@ class Queue:
                     when = self._reserve_in(job, profiles)
                     self.head = when if position == 0 and when < FAR else self.head
         queue[:seen] = waiting
+        self.stale = False
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:

@@ -5,7 +5,7 @@ Rules that the documentation leaves open, as they are taken here (``independent_
 queue, ``independent_site`` those of machines and purchases):
 
 - the queue is looked at whenever something happens: a job comes or ends, machines become ready, are
-  let go or taken, a hold ends;
+  let go or taken, a hold ends; and once more in that second where machines are released or launched;
 - a job of no length that starts now also ends now, before growth and release are looked at;
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
   earlier than its requeue delay later, waits in its place by submission, and counts as new to the
@@ -123,10 +123,10 @@ class Independent(Queue):
         held = any(until <= now for until in site.held_until.values())
         if held or due or (released and self.waiting):
             site.review(now, waited_for=bool(self.waiting))
-            if self.slurm:
-                self.look()
-            else:
+            self.look()
+            if not self.slurm:
                 self.grow()
+                self.look()
             if all(run.end > now for run in self.running):
                 self.release()
 

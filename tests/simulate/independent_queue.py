@@ -14,6 +14,7 @@ Rules that the documentation leaves open, as they are taken here:
   it does not delay the first job; else to one of its own in the same pool, else to the next pool;
 - a job that needs machines launched is expected to end its limit after the last of them would be
   ready; it keeps those that are up already while it waits for the others;
+- a purchase that fails holds machines which the first job may have been kept: all are looked at again;
 - a look ends after ``depth`` jobs that cannot start, the first one counted;
 - a save is asked for on a grid from the run's start on, within the margin before the end of each paid
   lease (of ``every`` seconds where that is too short) of the machine launched first, once in each; the
@@ -70,6 +71,7 @@ class Queue:
         self.starts = [-1] * len(jobs)
         self.saved: dict[int, int] = {}
         self.runs = self.opened = 0
+        self.refused = False
         self.now = 0
 
     def need(self, job: int, pool: int) -> int:
@@ -114,7 +116,16 @@ class Queue:
         return sorted([m for m in self.site.of(pool) if m.jobs], key=lambda m: m.in_use)
 
     def look(self) -> None:
-        """Start what may start: the first jobs in order, then others that delay none."""
+        """Start what may start: the first jobs in order, then others that delay none. A purchase that
+        failed may change what the first one waits for: then once more.
+        """
+        self.refused = False
+        self.look_once()
+        if self.refused:
+            self.look()
+
+    def look_once(self) -> None:
+        """At each job in turn."""
         while self.waiting and self.place(self.waiting[0], None):
             del self.waiting[0]
         if not self.waiting:
@@ -223,6 +234,7 @@ class Queue:
         if lacks:
             bought = self.site.buy(pool, lacks, self.now, whole=True)
             if not bought:
+                self.refused = True
                 return False
             machines = machines + self.site.launch(pool, bought, self.now)
         self.begin(job, pool, machines, max(self.now, *(m.ready for m in machines)))

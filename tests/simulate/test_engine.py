@@ -175,12 +175,87 @@ def test_machines_that_could_not_be_bought_are_not_counted_on_any_more() -> None
     assert found.starts[4] == 40
 
 
+def test_a_purchase_that_fails_is_known_to_all_that_wait_in_that_second() -> None:
+    """The third job was to have three machines at 510. At 110 the last one asks for one more than the
+    limit leaves, so that none of the third's are to be had: the fourth may have the idle one.
+    """
+    pool = replace(CLOUD, machines=3, boot=BootTimes(((1, 10),)))
+    history = jobs((0, 500, 1), (0, 100, 1), (20, 50, 3), (20, 2000, 1), (20, 100, 2))
+    cool = CoolDownTimes(capacity=3600, longest=3600)
+    found = simulate(history, Scenario(pools=(pool,), limits=Limits(nodes=2), cool_downs=cool))
+    assert found.starts[3] == 110
+
+
 def test_a_job_that_comes_back_is_before_one_that_comes_in_the_same_second() -> None:
     """The first is lost at 50 and back at 80, when the second is submitted; there is one machine."""
     spot = SpotMarket(Curve.flat(0.1), available=((0, 1), (50, 0), (60, 1)))
     pool = replace(CLOUD, machines=1, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(60))
     found = simulate(jobs((0, 100, 1), (80, 100, 1)), Scenario(pools=(pool,), requeue_delay=30))
     assert list(found.ends) == [190, 290]
+
+
+def test_a_job_that_comes_back_goes_before_what_is_kept_for_a_later_one() -> None:
+    """The second is lost at 50 and back at 80. The third waits for both machines of the first pool,
+    which it was kept from the end of the first job on: the second has one there again, and not the
+    other pool's.
+    """
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (50, 1)))
+    first = replace(CLOUD, name="a", machines=2, spot=spot, boot=BootTimes(((1, 10),)))
+    second = replace(CLOUD, name="b", machines=1)
+    history = jobs((0, 500, 1), (0, 2000, 1), (30, 100, 2))
+    found = simulate(history, Scenario(pools=(first, second), requeue_delay=30))
+    assert list(found.ends) == [510, 2090, 2190]
+    assert found.pools[1].launched == 0
+
+
+def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
+    """Two on spot are idle from 110 on, one on demand from 120 on; one on spot is taken at 150. The
+    last job gets the other, which has been idle for longest.
+    """
+    spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (150, 1)))
+    pool = replace(CLOUD, machines=3, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(600))
+    history = jobs((0, 100, 2), (1, 109, 1), (200, 1000, 1))
+    found = simulate(history, Scenario(pools=(pool,), order=Order.MAX_IDLE))
+    assert sorted(found.pools[0].lease_end) == [150, 720, 1800]
+
+
+def test_a_machine_that_goes_while_jobs_wait_is_not_counted_on_any_more() -> None:
+    """The fourth job was to have three machines at 1010. The one that goes at 160, as pools share a
+    limit, will not be among them: the last job need not wait for that with the other idle one.
+    """
+    first = replace(CLOUD, name="a", machines=3, boot=BootTimes(((1, 10),)), release=Idle(100))
+    pools = (first, replace(first, name="b", machines=1))
+    history = jobs((0, 1000, 1), (0, 50, 1), (0, 100, 1), (65, 100, 3), (70, 2000, 1))
+    found = simulate(history, Scenario(pools=pools, limits=Limits(nodes=3), growth=OnDemand()))
+    assert found.starts[4] == 160
+
+
+def test_machines_that_are_to_come_are_counted_on_at_once() -> None:
+    """The second job was to have both nodes of the rack at 1000. Growth starts machines at 15, which
+    it will have sooner: the third need not leave the other node idle.
+    """
+    history = jobs((0, 1000, 1), (10, 100, 2), (12, 2000, 1))
+    found = simulate(history, Scenario(pools=(RACK, CLOUD), growth=OnDemand()))
+    assert list(found.starts) == [0, 115, 15]
+
+
+def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
+    """Two are started at 0; the second pool's serves both first jobs. The last one comes as that of
+    the first pool is ready, and goes there.
+    """
+    first = replace(CLOUD, name="a", machines=1)
+    second = replace(first, name="b", boot=BootTimes(((1, 10),)))
+    history = jobs((0, 20, 1), (0, 20, 1), (100, 50, 1))
+    found = simulate(history, Scenario(pools=(first, second), growth=OnDemand()))
+    assert [list(machines.lease_end) for machines in found.pools] == [[750], [650]]
+
+
+def test_idle_time_counts_from_the_first_second_on_too() -> None:
+    """The second job is over at 0. Its machine is due at 64, and goes when none waits any more."""
+    pool = replace(CLOUD, machines=1, boot=BootTimes(((1, 0),)), release=Idle(64))
+    history = jobs((0, 100, 2), (0, 0, 1), (1, 50, 2))
+    found = simulate(history, Scenario(pools=(RACK, pool)))
+    assert list(found.pools[1].lease_end) == [100]
 
 
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:

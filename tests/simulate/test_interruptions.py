@@ -104,6 +104,18 @@ def test_a_saved_job_moves_at_once_and_its_machine_ends_with_it() -> None:
     assert engine.runs.ended[0] == first + 20 + 5 + 2000 - (first - 5 - 20)
 
 
+def test_what_a_saved_job_leaves_idle_is_given_to_the_next_at_once() -> None:
+    """The second job has the first one's machine and one more, which is to be lost at 1000; it moves
+    at 885.
+    """
+    site = scenario((0, 2), (1000, 1), growth=OnDemand())
+    pools = tuple(replace(pool, machines=2) for pool in site.pools)
+    saves = replace(SAVES, policy=OnNotice())
+    site = replace(site, pools=pools, requeue_delay=500, checkpoints=saves)
+    jobs = Jobs([Job(1, 0, 40, 40, 1), Job(2, 50, 2000, 2000, 2), Job(3, 100, 300, 300, 1)])
+    assert list(simulate(jobs, site).starts) == [20, 80, 885]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     history=histories,
