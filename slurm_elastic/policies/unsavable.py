@@ -42,7 +42,7 @@ _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"no clocks of its own",
      "its node cannot have its clocks go on elsewhere, and what waits by them would wait for ever",
-     "ask your administrator for Linux 5.6 or later (in a container with CAP_SYS_TIME), or " + _OWN),
+     "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
     (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
     (r"link.?remap|/dev/shm/sem\.", "it uses a named semaphore or a deleted file that others hold",
      "use the start method fork of Python's multiprocessing, or " + _OWN),

@@ -44,6 +44,8 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         (CRIU + "(compel/src/lib/infect.c:712): Unable to connect a transport socket: Operation not"
          " permitted", "Landlock"),
         ("job 7: this run is not under the launcher", "launcher"),
+        ("job 7: no checkpoint: its node gives it no clocks of its own: Operation not permitted",
+         "its clocks"),
     ],
 )  # fmt: skip
 def test_the_reason_is_one_sentence_with_what_would_help(message: str, why: str) -> None:
