@@ -106,12 +106,16 @@ def _is_open(seen: os.stat_result) -> bool:
 
 
 def _is_private_group(seen: os.stat_result) -> bool:
-    """Whether the group is its owner's alone, as many systems make one for each user."""
+    """Whether the group is its owner's alone, as many systems make one for each user: it has no
+    other member, and is no other user's first group, as far as this host lists its users.
+    """
     try:
         owner, group = pwd.getpwuid(seen.st_uid).pw_name, grp.getgrgid(seen.st_gid)
     except KeyError:
         return False
-    return seen.st_uid != 0 and group.gr_name == owner and set(group.gr_mem) <= {owner}
+    if seen.st_uid == 0 or group.gr_name != owner or not set(group.gr_mem) <= {owner}:
+        return False
+    return all(user.pw_uid == seen.st_uid for user in pwd.getpwall() if user.pw_gid == seen.st_gid)
 
 
 def _name(uid: int) -> str:

@@ -2,7 +2,8 @@
 that somebody else has put in the way.
 
 Who may write in a directory can put a link under any name there that can be foreseen. So a draft
-has a name that nobody foresees, is made by us or not at all, and takes its place in one step.
+has a name that nobody foresees, is made by us or not at all, and takes its place in one step. One
+that a killed program has left goes when its file is written again a day later.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 Owner = tuple[int, int]
 """A user's number and a group's."""
+_DRAFT = ".draft"
+_LEFT = 86400.0
 _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -71,8 +76,10 @@ def draft(
     """A file beside ``path``, to be renamed or linked; it is gone at the end otherwise. It is
     closed: sqlite may open it, whose POSIX locks the closing of any descriptor would drop.
     """
+    directory, prefix = path.absolute().parent, f".{path.name}."
+    _clear(directory, prefix, {os.geteuid(), *(owner or ())[:1]})
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        descriptor, name = tempfile.mkstemp(_DRAFT, prefix, directory)
     except OSError as error:
         raise _about(error, path) from error
     made = Path(name)
@@ -108,6 +115,19 @@ def sync_directory(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _clear(directory: Path, prefix: str, owners: Collection[int]) -> None:
+    """Remove drafts of these that their programs have left, and nothing that looks otherwise."""
+    draft_name = re.compile(rf"{re.escape(prefix)}\w{{8}}{re.escape(_DRAFT)}")
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        for one in found:
+            if not draft_name.fullmatch(one.name):
+                continue
+            seen = one.stat(follow_symlinks=False)
+            is_old = seen.st_mtime < time.time() - _LEFT
+            if is_old and stat.S_ISREG(seen.st_mode) and seen.st_uid in owners:
+                os.unlink(one.path)
 
 
 def _rename(made: Path, path: Path, content: bytes) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import grp
 import os
+import pwd
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -103,6 +105,32 @@ def test_root_goes_by_files_of_whom_it_is_told_to_and_of_who_used_sudo(
     assert trust.flaw(path, trust.roots()) is not None, "credentials alone"
     monkeypatch.setenv("SUDO_UID", str(NOBODY))
     assert trust.flaw(path, trust.roots()) is None
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("members", "first", "sound"),
+    [([], [], True), (["site"], [], True), (["guest"], [], False), ([], ["guest"], False)],
+    ids=["nobody else", "the owner", "a member", "another user's first group"],
+)
+def test_a_group_may_write_that_is_its_owners_alone(
+    place: Path, members: list[str], first: list[str], sound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 54321
+
+    def user(name: str, uid: int, gid: int) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh"))
+
+    site = user("site", number, number)
+    guests = [user("guest", number + 1, number if "guest" in first else number + 1)]
+    group = grp.struct_group(("site", "x", number, members))
+    monkeypatch.setattr(pwd, "getpwuid", {number: site, 0: user("root", 0, 0)}.__getitem__)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [site, *guests])
+    monkeypatch.setattr(grp, "getgrgid", {number: group}.__getitem__)
+    file = place / "dir" / "file"
+    os.chown(file, number, number)
+    file.chmod(0o664)
+    assert (trust.flaw(file, {number}) is None) is sound
 
 
 def test_a_descriptor_is_gone_by_as_what_it_is(place: Path) -> None:

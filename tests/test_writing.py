@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import stat
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from needs import ROOT
 
 from slurm_elastic import writing
 
@@ -165,6 +169,54 @@ def test_a_draft_that_is_not_used_is_gone(tmp_path: Path) -> None:
     with writing.draft(tmp_path / "file", b"x") as made:
         assert made.read_bytes() == b"x"
     assert os.listdir(tmp_path) == []
+
+
+DRAFT = ".file.abcd_123.draft"
+
+
+def test_a_draft_of_a_killed_program_goes_with_the_next_one_a_day_later(tmp_path: Path) -> None:
+    signals = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    killed = f"from slurm_elastic import writing; from pathlib import Path; import sys\nwith writing.draft(Path(sys.argv[1]), b'x'): {signals}"
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path / "file")], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".file.")
+    writing.replace(tmp_path / "file", b"new")
+    assert left.exists(), "it may be being written"
+    os.utime(left, (0, time.time() - 86401))
+    writing.replace(tmp_path / "fil", b"of another name")
+    assert left.exists()
+    writing.replace(tmp_path / "file", b"newer")
+    assert sorted(os.listdir(tmp_path)) == ["fil", "file"]
+
+
+def test_nothing_but_a_draft_of_ours_goes(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("x")
+    directory = tmp_path / "place"
+    directory.mkdir()
+    (directory / DRAFT).symlink_to(victim)
+    (directory / ".file.dir_5678.draft").mkdir()
+    stay = (".file.original", ".file.old.abcd_123.draft", "file.abcd_123.draft", ".file.draft")
+    for name in stay:
+        (directory / name).touch()
+        os.utime(directory / name, (0, 0))
+    os.utime(victim, (0, 0))
+    os.utime(directory / DRAFT, (0, 0), follow_symlinks=False)
+    before = set(os.listdir(directory))
+    writing.replace(directory / "file", b"x")
+    assert set(os.listdir(directory)) == before | {"file"}
+    assert victim.exists()
+
+
+@ROOT
+def test_a_draft_of_somebody_else_stays(tmp_path: Path) -> None:
+    (tmp_path / DRAFT).touch()
+    os.chown(tmp_path / DRAFT, 65534, 65534)
+    os.utime(tmp_path / DRAFT, (0, 0))
+    writing.replace(tmp_path / "file", b"x")
+    assert (tmp_path / DRAFT).exists()
+    writing.replace(tmp_path / "file", b"x", owner=(65534, 65534))
+    assert not (tmp_path / DRAFT).exists()
 
 
 def test_a_program_that_a_caller_names_can_be_run(tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
 class Lane(StrEnum):
     """Where a question waits to be answered; no lane waits for another one."""
 
-    QUICK = "quick"  # what is at hand: facts, orders, refusals
+    QUICK = "quick"  # what is at hand: facts, refusals; under PrivateData Slurm is asked for it
+    ORDERS = "orders"  # of who is known to be trusted: who is not may have to be looked up
     RECORDS = "records"
     APART = "apart"  # what may take long, in a process of its own
 
@@ -153,10 +154,13 @@ def understood(line: bytes) -> Ask:
     return ask
 
 
-def lane_of(line: bytes) -> Lane:
-    """Where its question waits."""
+def lane_of(line: bytes, *, trusted: bool) -> Lane:
+    """Where the question waits of who is ``trusted`` or is not."""
     with contextlib.suppress(SlurmElasticError):
-        return _LANES.get(type(understood(line)), Lane.QUICK)
+        ask = understood(line)
+        if isinstance(ask, Order) and trusted:
+            return Lane.ORDERS
+        return _LANES.get(type(ask), Lane.QUICK)
     return Lane.QUICK
 
 

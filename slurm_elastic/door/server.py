@@ -288,7 +288,7 @@ class Door:
             line = client.buffer.partition(b"\n")[0]
             client.asked = True
             client.until = time.monotonic() + self._bounds.answer
-            lane = lane_of(line)
+            lane = lane_of(line, trusted=client.trusted)
             with self._changed:
                 question = _Question(client.id, client.peer, client.trusted, line)
                 self._asked[lane].add(question)

@@ -135,6 +135,41 @@ def test_each_form_of_a_secret_is_known(name: str) -> None:
     assert clean.endswith("after\n")
 
 
+ENDLESS = {
+    "names": "psk-",
+    "options": "--token",
+    "names without a value": "psk=,",
+    "lists that do not end": "psk=[,",
+    "quotes that do not end": "psk='psk=\"",
+    "tokens that do not end": "eyJ-",
+    "users without a host": "a" * 20 + "://x:",
+    "options with much room": " --" + "psk-" * 30 + " " * 60,
+    "options with many lines": " --psk" + "\n" * 63,
+    "names with much room": "psk" + " " * 4000,
+}
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("piece", ENDLESS.values(), ids=list(ENDLESS))
+def test_a_log_that_was_made_to_take_long_takes_not_long(piece: str) -> None:
+    """A second or less; by patterns that try each way to read a run it would be minutes."""
+    size = 1 << 20
+    clean, _ = redacted(piece * (size // len(piece)))
+    assert clean.startswith(piece[0])
+
+
+def test_a_run_is_looked_at_as_far_as_it_goes() -> None:
+    long = "n" * 300
+    assert redacted(f"{long}-token: x1, {long}psk=y2\n")[0] == (
+        f"{long}-token: {GONE}, {long}psk={GONE}\n"
+    )
+    assert redacted("name: token=x1; p.token.file: x\n") == (
+        f"name: token={GONE}; p.token.file: x\n",
+        1,
+    )
+    assert redacted("tokens: [one, two\nnext: line") == (f"tokens: {GONE}\nnext: line", 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -125,7 +125,7 @@ def test_hundreds_of_idle_connections_of_one_user_stop_nobody_else(open_path: Pa
         threads = doors()
         for _ in range(20):
             assert ask(path, b"x") == b"0 x"
-        assert doors() == threads == 4
+        assert doors() == threads == 1 + len(Lane)
         crowd.kill()
 
 
@@ -194,11 +194,44 @@ def test_forecasts_and_costs_that_take_long_are_in_the_way_of_no_other_question(
         assert [rest_of(link) for link in slow] == [PRICE, COST, PRICE]
 
 
+def test_orders_of_the_trusted_wait_for_no_question_and_for_no_order_of_others(
+    tmp_path: Path,
+) -> None:
+    """Slurm is asked for private facts, the site's directory for whose order it is."""
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+    trusts = [True]
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line != ORDER or not trusts[0]:
+            begun.release()
+            go_on.wait(SECONDS)
+        return line
+
+    bounds = Bounds(rest=0.0, answer=2 * SECONDS)
+    with serving(tmp_path, answer, bounds, lambda peer: trusts[0]) as path:
+        slow = [connect(path) for _ in range(2)]
+        for link, line in zip(slow, (FACTS, CHAIN), strict=True):
+            link.sendall(line + b"\n")
+            assert begun.acquire(timeout=SECONDS)
+        assert ask(path, ORDER) == ORDER
+        go_on.set()
+        assert [rest_of(link) for link in slow] == [FACTS, CHAIN]
+        go_on.clear()
+        trusts[0] = False
+        stranger = connect(path)
+        stranger.sendall(ORDER + b"\n")
+        assert begun.acquire(timeout=SECONDS)
+        trusts[0] = True
+        assert ask(path, ORDER) == ORDER
+        go_on.set()
+        assert rest_of(stranger) == ORDER
+
+
 def test_what_is_no_question_waits_for_nobody() -> None:
     deep = b'{"ask": "facts", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}"
     both = b'{"ask": "facts", "ask": "price", "job": {"id": 1, "states": []}}'
     for line in (b"", b"\xff", b"[]", b'{"ask": 3}', deep, both):
-        assert lane_of(line) is Lane.QUICK
+        assert lane_of(line, trusted=True) is Lane.QUICK
         with pytest.raises(SlurmElasticError, match="none of this release's"):
             understood(line)
 
