@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.books import Books, By, Costs, charges, read_books, report
+from slurm_elastic.books import Books, By, Costs, Line, charges, read_books, report
 from slurm_elastic.cli import cost
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger
@@ -204,6 +205,13 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
     assert "$0.200000   0.56  0.3600  18.5 %" in out
     assert "checked: parts sum to the charge in each of 5 pieces" in out
     assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
+
+
+def test_no_name_of_an_account_makes_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever submits a job may choose it where Slurm holds nobody to his accounts."""
+    lines = (Line(key="a\nroot  $9.000000\x1b[2J", micro=5),)
+    cost.render(Costs(by=By.ACCOUNT, since=0.0, until=T, lines=lines, micro=5), plain())
+    assert "a\\nroot  $9.000000\\x1b[2J" in capsys.readouterr().out
 
 
 def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

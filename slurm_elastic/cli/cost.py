@@ -17,7 +17,7 @@ from rich.table import Table
 from slurm_elastic.books import By, Costs, Line, charges, read_books
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import write_csv, write_json
+from slurm_elastic.cli.streams import in_a_line, write_csv, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.asks import CostAsk
@@ -163,7 +163,7 @@ def render(costs: Costs, console: Console) -> None:
 
 
 def _cells(line: Line, costs: Costs) -> list[str]:
-    name = f"(unused: {line.key})" if line.unused else line.key
+    name = in_a_line(f"(unused: {line.key})" if line.unused else line.key)
     share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
     cells = [name, _dollars(line.micro), f"{line.hours:.2f}", f"{_rate(line):.4f}", share]
     return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])

@@ -74,6 +74,13 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def in_a_line(text: str) -> str:
+    """``visible``, and no line or column of its own either: whose words they are cannot look like a
+    row of ours.
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 class PlainFormatter(logging.Formatter):
     """Each message is one line of plain characters, whoever's words are in it: a job's comment must
     neither rule a terminal nor look like a line of ours. A traceback keeps its lines, indented.
@@ -83,7 +90,7 @@ class PlainFormatter(logging.Formatter):
         """The line."""
         text = super().formatMessage(record)
         more = len(text) - LONGEST
-        line = visible(text[:LONGEST]).replace("\n", "\\n").replace("\t", "\\t")
+        line = in_a_line(text[:LONGEST])
         return f"{line} ... {more} characters more" if more > 0 else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802
@@ -131,7 +138,7 @@ def _cell(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
-    text = visible(value).replace("\n", "\\n").replace("\t", "\\t")
+    text = in_a_line(value)
     is_formula = text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text)
     return f"'{text}" if is_formula else text
 
