@@ -195,6 +195,8 @@ def _chosen_rows(case: str, found: Mapping[str, Sequence[Told]]) -> Iterator[Row
     """Of all sites in which something else than Slurm's own policy was ever chosen."""
     sites = [told for told in found.values() if told]
     every = [one for told in sites for one in told]
+    for site, told in found.items() if len(sites) > 1 else ():
+        yield from _rows(f"{case}, {site}", told) if told else ()
     for index, what in enumerate(("savings", "waits") if every else ()):
         title = f"{case}: {what} within"
         yield noted(f"{title}, of {len(every)}", _part(every, index), "share")
