@@ -1,6 +1,6 @@
 """Beyond the papers: our checkpoint and deadline policies on every trace at hand.
 
-``scripts/bench beyond [--only checkpoints|deadline]``
+``scripts/bench beyond [--only checkpoints|deadline] [--seed N]``
 
 checkpoints: a job of four hours every six, on a spot machine of its own, along each trace, with
 ``first_of(on_notice, daly)`` against ``hour`` and ``threshold``. A trace is won by less waste
@@ -10,7 +10,8 @@ into the notice of 120 s, and once with EC3's 160 s, which does not.
 deadline: a job of 48 h with a deadline of 60 h and restarts of 0.2 h, from 300 random starts on
 each availability trace of October 2022; how much of its work was done on spot machines. Its cost,
 on the traces of 2022 and 2023, is beside that of uniform progress as printed and beside a bound
-that no plan could go below, even one that knew the trace.
+that no plan could go below, even one that knew the trace; what is saved is also told by trace, and
+apart for traces that were not at hand while the policy was made. ``--seed``: other random starts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import hindsight
-from benchmarks.report import Report, Row, holds, noted, report
+from benchmarks.report import Report, Row, holds, noted, report, spread
 from benchmarks.report import compared as beside
 from benchmarks.traces import VARIABLE, data
 from slurm_elastic.policies.checkpoint import AnyPolicy, Hour, Threshold, parse
@@ -52,9 +53,15 @@ WORK, DEADLINE, RESTART = 48 * HOUR, 60 * HOUR, 720
 STARTS = 300
 MEAN_GOAL = 30.6
 PLAIN = {"2a_k80": 42.4, "2a_v100": 38.3, "2b_k80": 3.5, "2b_v100": 34.6}
+KNOWN = frozenset((
+    *(f"2022-10_us-west-{name}_1.json" for name in PLAIN),
+    *(f"2023-04_us-east-1{zone}_r5.16xlarge_preemption.json.gz" for zone in "bc"),
+))  # fmt: skip
+"""The traces by which the deadline policy was made."""
 SPOT_PRICES = (0.3, 0.5, 0.7)
 GAIN = 0.97
 BOUND_STARTS = 30
+UNSEEN = "not at hand while this was built"
 SAME = 0.05
 """Machine-hours of waste that make no difference."""
 
@@ -73,12 +80,16 @@ class Trace(NamedTuple):
 def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench beyond")
     parser.add_argument("--only", choices=("checkpoints", "deadline"), help="one group of rows")
+    parser.add_argument("--seed", type=int, default=0, help="of the starts with a deadline")
     options = parser.parse_args(arguments)
     directory = data()
     if directory is None:
         print(f"no traces are at hand (set ${VARIABLE})", file=sys.stderr)
         return report("beyond", [])
-    groups = {"checkpoints": checkpoints, "deadline": deadline}
+    groups: dict[str, Callable[[Path], list[Row]]] = {
+        "checkpoints": checkpoints,
+        "deadline": lambda directory: deadline(directory, options.seed),
+    }
     chosen = [options.only] if options.only else list(groups)
     return report("beyond", [row for name in chosen for row in groups[name](directory)])
 
@@ -224,21 +235,21 @@ def _seconds(document: Mapping[str, Mapping[str, float]]) -> list[int]:
     return [max(round(one["time_in_sec"]), 1) for one in document.values()]
 
 
-def deadline(directory: Path) -> list[Row]:
+def deadline(directory: Path, seed: int = 0) -> list[Row]:
     """Ours on the traces of October 2022, and the greedy policy beside it."""
     rows, means, late = [], [], 0
     for path in sorted((directory / "availability").glob("2022-10_*.json")):
         trace = load_availability(path)
         short = path.stem.removeprefix("2022-10_us-west-").removesuffix("_1")
-        mine, missed = ridden_to_deadline(trace.counts, trace.gap, choose)
-        others, _ = ridden_to_deadline(trace.counts, trace.gap, greedy)
+        mine, missed = ridden_to_deadline(trace.counts, trace.gap, choose, seed)
+        others, _ = ridden_to_deadline(trace.counts, trace.gap, greedy, seed)
         plain = PLAIN.get(short)
         if plain:
             rows.append(beside(f"deadline, {short}: spot hours (plain)", mine, plain, "h"))
         rows.append(noted(f"deadline, {short}: greedy", others, "h"))
         means.append(mine)
         late += missed
-    rows += dollars(directory)
+    rows += dollars(directory, seed)
     if means:
         mean = sum(means) / len(means)
         goal = f">= {MEAN_GOAL}"
@@ -249,29 +260,42 @@ def deadline(directory: Path) -> list[Row]:
     return rows
 
 
-def dollars(directory: Path) -> list[Row]:
+def dollars(directory: Path, seed: int = 0) -> list[Row]:
     """The cost of a job under ours and under uniform progress as printed, in machine-hours at the
     on-demand price, on all availability traces of 2022 and 2023; never above on demand.
     """
     rows = []
     paths = sorted((directory / "availability").glob("202*.json*"))
+    for some, which in (
+        ([path for path in paths if path.name in KNOWN], "traces"),
+        ([path for path in paths if path.name not in KNOWN], UNSEEN),
+    ):
+        rows += _dollars(some, which, seed)
+    return rows
+
+
+def _dollars(paths: Sequence[Path], which: str, seed: int) -> list[Row]:
+    rows: list[Row] = []
     for price in SPOT_PRICES:
         sums, bare, late, above = [0.0, 0.0], 0.0, 0, 0
+        saved: list[float] = []
         for path in paths:
             trace = load_availability(path)
             ours, plain, paid = (
                 tried(
                     trace.counts, trace.gap, work=WORK, deadline=DEADLINE, restart=RESTART,
-                    choose=policy, starts=STARTS, price=price,
+                    choose=policy, starts=STARTS, price=price, seed=seed,
                 )
                 for policy in (choose, uniform, pay)
             )  # fmt: skip
             costs = [(o.paid_spot * price + o.paid_on_demand) / HOUR for o in (ours, plain)]
             sums = [total + cost for total, cost in zip(sums, costs, strict=True)]
+            saved.append(100 * (1 - costs[0] / costs[1]))
             bare += paid.paid_on_demand / HOUR
             above += costs[0] > paid.paid_on_demand / HOUR
             late += ours.missed
         case = f"deadline, spot at {price:g} of on-demand"
+        case += "" if which == "traces" else f", {which}"
         if paths:
             rows.append(
                 beside(f"{case}: cost (printed)", sums[0], sums[1], "machine-h", at_most=GAIN)
@@ -287,6 +311,7 @@ def dollars(directory: Path) -> list[Row]:
                     goal=goal,
                 )
             )
+            rows += spread(f"{case}: below printed", saved, "%", "traces")
             share = foreseen(paths, price)
             rows.append(noted(f"{case}: hindsight (bound) / printed", share, "ratio"))
     return rows
@@ -311,10 +336,11 @@ def foreseen(paths: Sequence[Path], price: float) -> float:
 
 
 def ridden_to_deadline(
-    counts: Sequence[int], gap: int, policy: Callable[[Race], Choice]
+    counts: Sequence[int], gap: int, policy: Callable[[Race], Choice], seed: int
 ) -> tuple[float, int]:
     """Mean hours of work on spot machines, and how many starts missed the deadline."""
     found = tried(
-        counts, gap, work=WORK, deadline=DEADLINE, restart=RESTART, choose=policy, starts=STARTS
-    )
+        counts, gap, work=WORK, deadline=DEADLINE, restart=RESTART, choose=policy, starts=STARTS,
+        seed=seed,
+    )  # fmt: skip
     return found.spot / HOUR, found.missed

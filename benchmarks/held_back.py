@@ -3,21 +3,32 @@
 Each history is played through on two sites (nodes of its own and a cloud; a cloud alone) under
 several policies. From each run of weeks the comparison with Slurm's own policy is told, and looked
 up in as many weeks that followed. A run of weeks begins half its length after the last one.
+
+So it is for policies that were named before. For those that ``plan policy`` chooses, the choice is
+made anew in each run of weeks, among the same policies and Slurm's own, by the rule of the product
+(the cheapest; the nearest to the least cost and wait), and its interval looked up. ``--grid`` has
+it choose among all that ``plan policy`` tries first; a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.report import Report, Row, noted, report
+from msgspec import Struct
+from msgspec.structs import replace
+
+from benchmarks.report import Report, Row, noted, report, spread
 from benchmarks.traces import history
+from slurm_elastic.errors import ConfigError
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.comparison import Interval, Pairs, Week, of_weeks, weeks
 from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.search import Tried, grid, within
 from slurm_elastic.simulate.site import scenario_of
 
 OWN = "slurm"
@@ -42,35 +53,103 @@ RUNS = (8, 12, 20)
 PART = 0.8
 SAME_SHARE, SAME_SECONDS = 0.0005, 0.5
 """Differences that no table shows."""
+CHOICES: Mapping[str, Callable[[Sequence[Tried]], Tried | None]] = {
+    "cheapest": lambda tried: within(tried, math.inf, None),
+    "nearest": lambda tried: within(tried, None, None),
+}
+"""By which ``plan policy`` chooses, with a wait that all keep and without a limit."""
+Told = tuple[bool, bool]
+"""Whether saving and wait of the weeks that followed lay within."""
+
+
+class Played(Struct, frozen=True):
+    """A policy's whole history, and its single weeks."""
+
+    figures: Figures
+    weeks: list[Week]
 
 
 def main(arguments: Sequence[str]) -> Report:
     """All histories that are at hand, or those that are named."""
     parser = argparse.ArgumentParser(prog="scripts/bench held_back")
     parser.add_argument("--history", action="append", choices=SITES, help="this one alone")
-    names = parser.parse_args(arguments).history or list(SITES)
-    found: dict[str, list[tuple[bool, bool]]] = {}
-    for name in names:
-        for case, told in _of(name):
-            found.setdefault(case, []).extend(told)
-    rows = [row for case, told in found.items() for row in _rows(case, told)]
-    return report("held_back", [*rows, *_summary(found)])
+    parser.add_argument(
+        "--grid", action="store_true", help="also choose among all that plan policy tries first"
+    )
+    options = parser.parse_args(arguments)
+    named: dict[str, list[Told]] = {}
+    picked: dict[str, dict[str, list[Told]]] = {}
+    for name in options.history or list(SITES):
+        for case, played in _of(name, [*grid(), *POLICIES] if options.grid else POLICIES):
+            few = {policy: played[policy] for policy in (OWN, *POLICIES)}
+            named[case] = [
+                told
+                for policy in POLICIES
+                for run in RUNS
+                for told in held_back(_pairs(played, policy), run)
+            ]
+            for among in (few, played) if options.grid else (few,):
+                for how in CHOICES:
+                    what = f"chosen of {len(among)}, {how}"
+                    picked.setdefault(what, {})[case] = [
+                        told for run in RUNS for told in chosen(among, how, run)
+                    ]
+    rows = [row for case, told in named.items() for row in _rows(case, told)]
+    rows += _summary(named)
+    for what, found in picked.items():
+        rows += _chosen_rows(what, found)
+    return report("held_back", rows)
 
 
-def held_back(pairs: Pairs, run: int) -> Iterator[tuple[bool, bool]]:
+def held_back(pairs: Pairs, run: int) -> Iterator[Told]:
     """For each run of weeks, whether saving and wait of the next one lie in the interval."""
-    for first in range(0, len(pairs) - 2 * run + 1, run // 2):
-        told = of_weeks(pairs[first : first + run])
-        came = of_weeks(pairs[first + run : first + 2 * run])
-        if told is None or came is None:
+    for first in _firsts(len(pairs), run):
+        told = _looked_up(pairs, first, run)
+        if told is not None:
+            yield told
+
+
+def chosen(played: Mapping[str, Played], how: str, run: int) -> Iterator[Told]:
+    """The same of the policy that is chosen from the figures of each run of weeks, where it is not
+    Slurm's own.
+    """
+    for first in _firsts(len(played[OWN].weeks), run):
+        best = CHOICES[how]([_tried(name, one, first, run) for name, one in played.items()])
+        if best is None or best.policy == OWN:
             continue
-        yield (
-            _within(told.saving, came.saving.value, SAME_SHARE),
-            _within(told.wait, came.wait.value, SAME_SECONDS),
-        )
+        told = _looked_up(_pairs(played, best.policy), first, run)
+        if told is not None:
+            yield told
 
 
-def _of(name: str) -> Iterator[tuple[str, list[tuple[bool, bool]]]]:
+def _firsts(weeks: int, run: int) -> range:
+    return range(0, weeks - 2 * run + 1, run // 2)
+
+
+def _looked_up(pairs: Pairs, first: int, run: int) -> Told | None:
+    told = of_weeks(pairs[first : first + run])
+    came = of_weeks(pairs[first + run : first + 2 * run])
+    if told is None or came is None:
+        return None
+    return (
+        _within(told.saving, came.saving.value, SAME_SHARE),
+        _within(told.wait, came.wait.value, SAME_SECONDS),
+    )
+
+
+def _tried(policy: str, played: Played, first: int, run: int) -> Tried:
+    """What ``plan policy`` would know of it after these weeks alone."""
+    some = played.weeks[first : first + run]
+    wait = sum(week.waited for week in some) / max(sum(week.jobs for week in some), 1)
+    cost = sum(week.cost for week in some)
+    return Tried(policy=policy, figures=replace(played.figures, cost=cost, mean_wait=wait))
+
+
+def _pairs(played: Mapping[str, Played], policy: str) -> Pairs:
+    return list(zip(played[policy].weeks, played[OWN].weeks, strict=True))
+
+
+def _of(name: str, policies: Sequence[str]) -> Iterator[tuple[str, dict[str, Played]]]:
     path = history(name)
     if path is None:
         return
@@ -78,14 +157,15 @@ def _of(name: str) -> Iterator[tuple[str, list[tuple[bool, bool]]]]:
     procs, sites = SITES[name]
     for own, cloud in sites:
         base = Scenario(pools=_pools(own, cloud, procs), depth=500)
-
-        def played(policy: str, base: Scenario = base) -> list[Week]:
-            return weeks(simulate(jobs, scenario_of(policy, base.pools, base)))
-
-        beside = played(OWN)
-        found = [list(zip(played(policy), beside, strict=True)) for policy in POLICIES]
-        told = [one for pairs in found for run in RUNS for one in held_back(pairs, run)]
-        yield f"{name}, {own} nodes and {cloud} machines", told
+        played = {}
+        for policy in dict.fromkeys((OWN, *policies)):
+            try:
+                scenario = scenario_of(policy, base.pools, base)
+            except ConfigError:  # no sense here: plan policy passes over it, too
+                continue
+            outcome = simulate(jobs, scenario)
+            played[policy] = Played(outcome.figures, weeks(outcome))
+        yield f"{name}, {own} nodes and {cloud} machines", played
 
 
 def _pools(own: int, cloud: int, procs: int) -> tuple[PoolModel, ...]:
@@ -106,27 +186,34 @@ def _within(told: Interval, came: float, same: float) -> bool:
     return told.low - same <= came <= told.high + same
 
 
-def _rows(case: str, told: Sequence[tuple[bool, bool]]) -> Iterator[Row]:
+def _rows(case: str, told: Sequence[Told]) -> Iterator[Row]:
     for index, what in enumerate(("savings", "waits")):
         yield noted(f"{case}: {what} within, of {len(told)}", _part(told, index), "share")
 
 
-def _summary(found: dict[str, list[tuple[bool, bool]]]) -> Iterator[Row]:
+def _chosen_rows(case: str, found: Mapping[str, Sequence[Told]]) -> Iterator[Row]:
+    """Of all sites in which something else than Slurm's own policy was ever chosen."""
+    sites = [told for told in found.values() if told]
+    every = [one for told in sites for one in told]
+    for site, told in found.items() if len(sites) > 1 else ():
+        yield from _rows(f"{case}, {site}", told) if told else ()
+    for index, what in enumerate(("savings", "waits") if every else ()):
+        title = f"{case}: {what} within"
+        yield noted(f"{title}, of {len(every)}", _part(every, index), "share")
+        yield from spread(title, [_part(told, index) for told in sites], "share", "sites")
+
+
+def _summary(found: Mapping[str, Sequence[Told]]) -> Iterator[Row]:
     every = [one for told in found.values() for one in told]
-    for index, what in enumerate(("savings", "waits")):
-        parts = sorted(_part(told, index) for told in found.values())
-        if not parts:
-            continue
+    for index, what in enumerate(("savings", "waits") if found else ()):
         all_of = _part(every, index)
         yield Row(
             case=f"{what} within, of all {len(every)}", ours=all_of, reference=PART, unit="share",
             ratio=all_of / PART, goal=f">= {PART:g}", ok=all_of >= PART,
         )  # fmt: skip
-        for name, value in (
-            ("least", parts[0]), ("median", statistics.median(parts)), ("most", parts[-1]),
-        ):  # fmt: skip
-            yield noted(f"{what} within, {name} of {len(parts)} sites", value, "share")
+        parts = [_part(told, index) for told in found.values()]
+        yield from spread(f"{what} within", parts, "share", "sites")
 
 
-def _part(told: Sequence[tuple[bool, bool]], index: int) -> float:
+def _part(told: Sequence[Told], index: int) -> float:
     return sum(one[index] for one in told) / max(len(told), 1)

@@ -157,6 +157,14 @@ def noted(case: str, ours: float, unit: str) -> Row:
     return Row(case=case, ours=ours, reference=None, unit=unit, ratio=None, goal=None, ok=None)
 
 
+def spread(case: str, values: Sequence[float], unit: str, of: str) -> list[Row]:
+    """The least, middle and greatest of a figure over many cases, ``of`` what they are."""
+    ends = (("least", min), ("median", median), ("most", max)) if values else ()
+    return [
+        noted(f"{case}, {name} of {len(values)} {of}", take(values), unit) for name, take in ends
+    ]
+
+
 def quantile(values: Sequence[float], fraction: float) -> float:
     """The value that ``fraction`` of ``values`` do not exceed (nearest rank)."""
     ordered = sorted(values)

@@ -4,7 +4,9 @@ Each case is what `slurm-elastic simulate` calls for such a site, books and figu
 the history and printing are left out. The bare loop has none of the simulator's features: no
 machines that come and go, no bills, no prices. Every case is run several times, in turns with the
 bare loop; the best of each counts, as the machine may be shared. AccaSim does the first history,
-too. Where the inner modules can be compiled here, so do they, beside the same loop.
+too; with ``--all`` it does each, and the histories that were not at hand while this was built are
+done as well, as many as the directory has. Where the inner modules can be compiled here, so do
+they, beside the same loop.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import msgspec
 
 from benchmarks import accasim_peer, compiled
 from benchmarks.bare_easy import bare_easy
-from benchmarks.report import Report, Row, at_least, bounded, noted, report
-from benchmarks.traces import VARIABLE, history
+from benchmarks.report import Report, Row, at_least, bounded, holds, noted, report, spread
+from benchmarks.traces import VARIABLE, history, others
 from slurm_elastic.policies.capacity import SemiElastic, Slurm
 from slurm_elastic.policies.release import Delayed, Idle
-from slurm_elastic.simulate import swf
+from slurm_elastic.simulate import easy, swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
@@ -61,6 +63,10 @@ def main(arguments: Sequence[str]) -> Report:
     parser.add_argument("--no-peer", action="store_true", help="leave AccaSim out")
     parser.add_argument("--goal", type=float, help="of the elastic cases, beside the bare loop")
     parser.add_argument("--no-compiled", action="store_true", help="leave the compiled modules out")
+    parser.add_argument(
+        "--all", action="store_true",
+        help="AccaSim does each history, and all others of the directory are done, too",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     rows: list[Row] = []
     for name, nodes, procs in HISTORIES:
@@ -70,16 +76,60 @@ def main(arguments: Sequence[str]) -> Report:
             continue
         title, jobs = "-".join(name.split("-")[:2]), swf.load(path).jobs
         rows += of_history(title, jobs, nodes, procs, options)
-        if name == PEERS and not options.no_peer:
+        if (options.all or name == PEERS) and not options.no_peer:
             rows += beside_accasim(title, jobs, nodes, options)
     for name, nodes, procs in SHORT_JOBS if options.goal is None else ():
         path = history(name)
         if path is not None:
-            jobs = swf.load(path).jobs
-            rows += of_short_jobs("-".join(name.split("-")[:2]), jobs, nodes, procs, options)
+            title, jobs = "-".join(name.split("-")[:2]), swf.load(path).jobs
+            rows += of_short_jobs(title, jobs, nodes, procs, options)
+            if options.all and not options.no_peer:
+                rows += beside_accasim(title, jobs, nodes, options)
+    if options.goal is None:
+        rows += spreads(rows, "histories")
+    if options.all:
+        rows += of_others(options)
     if rows and not options.no_compiled:
         rows += of_compiled(options.rounds)
     return report("simulate", rows)
+
+
+def of_others(options: argparse.Namespace) -> Sequence[Row]:
+    """Histories that nobody had while this was built, on as many nodes of one processor as they
+    say, or as their largest job needs.
+    """
+    rows: list[Row] = []
+    for name in others([known for known, _, _ in (*HISTORIES, *SHORT_JOBS)]):
+        path = history(name)
+        assert path is not None
+        found = swf.load(path)
+        said = found.header.get("MaxProcs", "")
+        nodes = max(int(said) if said.isdecimal() else 1, *found.jobs.procs)
+        rows += of_short_jobs(name, found.jobs, nodes, 1, options)
+        if not options.no_peer:
+            rows += beside_accasim(name, found.jobs, nodes, options)
+    return [*rows, *spreads(rows, "histories that were not at hand while this was built")]
+
+
+def spreads(rows: Sequence[Row], which: str) -> list[Row]:
+    """Over these histories: least, median and most of what is compared on each."""
+    found: list[Row] = []
+    for what, unit in (
+        ("elastic, spot", "of bare"), ("elastic, hourly leases", "of bare"),
+        ("AccaSim's EASY with FirstFit", "times"), ("mean wait, AccaSim's", "times"),
+    ):  # fmt: skip
+        ratios = [row.ratio for row in rows if row.case.endswith(what) and row.ratio is not None]
+        if len(ratios) > 1:
+            found += spread(what, ratios, unit, which)
+    return found
+
+
+def agreed(name: str, jobs: Jobs, nodes: int) -> Row:
+    """Whether the static EASY starts each job when the bare loop does."""
+    pairs = zip(easy.starts(jobs, nodes), bare(jobs, nodes), strict=True)
+    unlike = sum(ours != theirs for ours, theirs in pairs)
+    title = f"{name} static EASY: starts unlike the bare loop's"
+    return holds(title, unlike, f"of {len(jobs)}", ok=not unlike, goal="0")
 
 
 def of_compiled(rounds: int) -> Sequence[Row]:
@@ -145,7 +195,7 @@ def of_history(
     parts = speed["static"] / speed["static slices"]
     rows.append(noted(f"{name} static: whole to its {SHORT}s one by one", parts, "of their speed"))
     rows.append(bounded(f"{name} memory", memory(jobs, procs), 300, "bytes/job"))
-    return rows
+    return [*rows, agreed(name, jobs, nodes)]
 
 
 def of_short_jobs(
@@ -161,11 +211,12 @@ def of_short_jobs(
         options.rounds,
     )
     speed = {case: len(jobs) / seconds for case, seconds in best.items()}
-    return [
+    rows = [
         at_least(f"{name} {case}", speed[case], speed["bare"], "jobs/s", SHORT_GOAL)
         for case in best
         if case != "bare"
     ]
+    return [*rows, agreed(name, jobs, nodes)]
 
 
 def fastest(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -180,7 +231,7 @@ def fastest(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return best
 
 
-def bare(jobs: Jobs, nodes: int) -> object:
+def bare(jobs: Jobs, nodes: int) -> Sequence[int]:
     return bare_easy(jobs.submit, jobs.run, jobs.limit, jobs.procs, nodes)
 
 

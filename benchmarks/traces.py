@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
 VARIABLE = "SLURM_ELASTIC_DATA"
@@ -20,3 +21,11 @@ def history(name: str) -> Path | None:
     directory = data()
     path = directory / "swf" / f"{name}.swf.gz" if directory else None
     return path if path is not None and path.is_file() else None
+
+
+def others(known: Container[str]) -> list[str]:
+    """The names of further histories there, which were not at hand while this was built."""
+    directory = data()
+    paths = sorted((directory / "swf").glob("*.swf.gz")) if directory else []
+    names = [path.name.removesuffix(".swf.gz") for path in paths]
+    return [name for name in names if name not in known]

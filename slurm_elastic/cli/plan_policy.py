@@ -32,6 +32,12 @@ from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neigh
 
 WIDE = 100
 """Columns of a terminal from which on the table has all of its own."""
+HELD = (
+    "It was chosen for what it did to this very history, which flatters it: of such choices on "
+    "public histories nine in ten savings and waits of the weeks that followed lay within, at one "
+    "site seven in ten waits."
+)
+"""What ``scripts/bench held_back`` has of policies that were chosen; docs/planning.md has more."""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
     ("cost", lambda f: f"${f.cost:,.2f}"),
     ("mean wait", lambda f: duration(f.mean_wait)),
@@ -182,6 +188,7 @@ def _compare(chosen: Tried | None, now: Tried | None, beside: Comparison | None)
         )
     else:
         yield f"{chosen.policy} beside the site as it is configured: {told(beside)}."
+        yield HELD
 
 
 def _how(args: argparse.Namespace, tried: int, best: int) -> str:

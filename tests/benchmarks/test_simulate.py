@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accasim_peer, environments, simulate
+from benchmarks.report import at_least
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.jobs import Jobs
 
 SYNTHETIC = Path(__file__).parent.parent / "data" / "synthetic.swf"
+HISTORIES = (("a", 1), ("b", 5), ("c", 3))
 OPTIONS = argparse.Namespace(rounds=1, peer_jobs=None, no_peer=False)
 
 
@@ -60,3 +62,20 @@ def test_both_are_shown_with_their_goals(
     speed, wait = simulate.beside_accasim("synthetic", jobs, 16, OPTIONS)
     assert (speed.goal, speed.ok) == ("ratio >= 100", True)
     assert (wait.goal, wait.ok) == ("ratio 1 +- 0.02", False)
+
+
+def test_the_static_easy_starts_each_job_when_the_bare_loop_does(jobs: Jobs) -> None:
+    row = simulate.agreed("synthetic", jobs, max(jobs.procs))
+    assert (row.ours, row.ok, row.unit) == (0, True, f"of {len(jobs)}")
+
+
+def test_what_is_compared_on_each_history_has_its_range() -> None:
+    rows = [at_least(f"{name} elastic, spot", ours, 10, "jobs/s", 0.1) for name, ours in HISTORIES]
+    found = {row.case: row.ours for row in simulate.spreads(rows, "histories")}
+    title = "elastic, spot"
+    assert found == {
+        f"{title}, least of 3 histories": 0.1,
+        f"{title}, median of 3 histories": 0.3,
+        f"{title}, most of 3 histories": 0.5,
+    }
+    assert simulate.spreads(rows[:1], "histories") == []

@@ -159,6 +159,7 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert "on_demand+idle(60) beside the site as it is configured: " in text
     assert "% cheaper (" in text
     assert "as many weeks to come, by how far single ones of these 12 differ" in text
+    assert "of such choices on public histories nine in ten savings and waits" in text
     assert "knows no priorities, fair-share, QOS" in text
     assert " now configured " in text
 
