@@ -138,7 +138,7 @@ def _looked_up(pairs: Pairs, first: int, run: int) -> Told | None:
 
 
 def _tried(policy: str, played: Played, first: int, run: int) -> Tried:
-    """What ``plan policy`` would know of it after these weeks alone."""
+    """All that ``plan policy`` would know of it after these weeks alone."""
     some = played.weeks[first : first + run]
     wait = sum(week.waited for week in some) / max(sum(week.jobs for week in some), 1)
     cost = sum(week.cost for week in some)
@@ -192,7 +192,7 @@ def _rows(case: str, told: Sequence[Told]) -> Iterator[Row]:
 
 
 def _chosen_rows(case: str, found: Mapping[str, Sequence[Told]]) -> Iterator[Row]:
-    """Of all sites in which something else than Slurm's own policy was ever chosen."""
+    """Rows of all sites in which something else than Slurm's own policy was ever chosen."""
     sites = [told for told in found.values() if told]
     every = [one for told in sites for one in told]
     for site, told in found.items() if len(sites) > 1 else ():

@@ -42,7 +42,7 @@ HISTORIES = {
 }
 """And the processors of a machine."""
 PROCESSORS = 8
-"""Those of others."""
+"""The same in other histories."""
 ON_DEMAND = 2.40
 YEAR = 8760
 POINTS = 3.0

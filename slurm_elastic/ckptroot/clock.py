@@ -27,8 +27,8 @@ Clocks = dict[str, int]
 
 
 def offsets() -> Clocks:
-    """Those of our children's clocks, and so of ours as long as they have none of their own; empty
-    where the kernel knows no such namespaces.
+    """The offsets of our children's clocks, and so of ours as long as they have none of their own;
+    empty where the kernel knows no such namespaces.
     """
     found = {}
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def begun(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Iterator[
 
 
 def now(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Clocks:
-    """What clocks with the offsets ``theirs`` say, by our own with the offsets ``ours``."""
+    """The time by clocks with the offsets ``theirs``, read by our own with the offsets ``ours``."""
     return {name: _now(name) - ours[name] + theirs[name] for name in _CLOCKS}
 
 

@@ -141,7 +141,7 @@ class Criu:
         return self._check_inventory() + self._check_rights() + gone + (held.beyond if held else 0)
 
     def clocks(self) -> clock.Clocks | None:
-        """What the job's own clocks say."""
+        """The time by the job's own clocks."""
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def locked(self) -> dict[str, inventory.State]:

@@ -161,7 +161,7 @@ class _Keeper:
         send(self._way, {"pid": self._child, **clocks})
 
     def _begin_clocks(self, saved: Mapping[str, int] | None) -> dict[str, Any]:
-        """Of the payload's own clocks their offsets, or why it has none: it runs all the same where
+        """The offsets of the payload's own clocks, or why it has none: it runs all the same where
         nothing was ``saved`` of them.
         """
         try:

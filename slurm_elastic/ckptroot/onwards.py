@@ -3,8 +3,8 @@
 CRIU stops them as kill(1) does, and only SIGCONT ends that. A task that catches SIGCONT, or waits
 for it with sigwait(3) or signalfd(2), would get one that it does not get without us; so of such a
 task each thread is traced, its SIGCONT is taken from it and dropped (ptrace(2)). One that its user
-had stopped stays so. What stays to be seen: a parent that asks to be told of stopped children (no
-SA_NOCLDSTOP) gets SIGCHLD, and none of them is stopped when it looks.
+had stopped stays so. One thing can still be seen: a parent that asks to be told of stopped children
+(no SA_NOCLDSTOP) gets SIGCHLD, and none of them is stopped when it looks.
 """
 
 from __future__ import annotations

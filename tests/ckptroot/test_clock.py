@@ -24,7 +24,7 @@ LATE = 600 * 10**9
 
 
 def in_child(*looks: Callable[[], object]) -> list[str]:
-    """What they see in a child, which has no threads beside, as the root part has none."""
+    """The looks' results in a child, which has no threads beside, as the root part has none."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

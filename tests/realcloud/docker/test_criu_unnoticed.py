@@ -89,7 +89,7 @@ def all_nodes(world: CriuWorld) -> None:
 
 
 def moved(world: CriuWorld, script: str, moves: int) -> list[str]:
-    """What the program says that is saved beside its work, and then moved so often."""
+    """The words of a program that is saved beside its work, and then moved so often."""
     job = world.sbatch(script, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
