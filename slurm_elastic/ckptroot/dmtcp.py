@@ -211,8 +211,8 @@ class Dmtcp:
 
     @contextlib.contextmanager
     def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
-        """A child that is started has clocks of its own, where this node can give it any. A job that
-        was saved with its own is not brought back without.
+        """A child that is started has clocks of its own, where this node can give it any. A job
+        that was saved with its own is not brought back without.
         """
         self._clocks = None
         with contextlib.ExitStack() as stack:

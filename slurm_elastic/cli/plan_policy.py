@@ -37,7 +37,7 @@ HELD = (
     "public histories nine in ten savings and waits of the weeks that followed lay within, at one "
     "site seven in ten waits."
 )
-"""By ``scripts/bench held_back``, its rows of policies that were chosen; docs/planning.md has more."""
+"""By ``scripts/bench held_back``, its rows of chosen policies; docs/planning.md has more."""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
     ("cost", lambda f: f"${f.cost:,.2f}"),
     ("mean wait", lambda f: duration(f.mean_wait)),
