@@ -29,6 +29,7 @@ from slurm_elastic.ckptroot import (
     onwards,
     sockets,
     sysv,
+    unfit,
 )
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
@@ -350,7 +351,7 @@ class Criu:
         tasks = self._tasks()
         found = self._baggage.found(tasks)
         why = inventory.stray(tasks, self._keeper, self.pid) or inventory.terminal(tasks)
-        why = why or sockets.stays_here(tasks)
+        why = why or sockets.stays_here(tasks) or unfit.why(tasks, self._caller.uid)
         if why := why or inventory.local_files(tasks, self._baggage, found):
             raise Refused(why)
         return sum(seen.st_blocks * 512 for seen in found.values())
