@@ -11,6 +11,7 @@ from functools import partial
 from slurm_elastic.ckptman import migration, nodes
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
+from slurm_elastic.ckptman.losses import Unannounced
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
@@ -35,6 +36,7 @@ class Acts:
         self._saves = Saves(site, orders)
         self._releases = nodes.NodeReleases(site)
         self._stand_in = RequeueFailover(site)
+        self._unannounced = Unannounced(site)
         self._refused: dict[int, str] = {}
         self._helped: dict[int, float] = {}
 
@@ -56,6 +58,7 @@ class Acts:
         self._releases.look(seen.machines)
         if seen.answered:
             self._stand_in.look(seen.jobs)
+            self._unannounced.look(seen, self.crew)
             self._saves.clean(seen, frozenset(one.run.job for one in standing), self.crew)
         return not all(_put_off(one) for one in standing)
 

@@ -20,7 +20,6 @@ requeued     Slurm has taken the command                          watch it (watc
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
@@ -29,8 +28,9 @@ from msgspec.structs import replace
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
-from slurm_elastic.ckptman.origins import LAUNCHED, Begun, begun
-from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
+from slurm_elastic.ckptman.origins import LAUNCHED, begun
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.ckptstate import Held, Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -531,34 +531,15 @@ def _runs(site: Site, move: Migration, job: SlurmJob) -> Migration:
     if run is None:
         return move
     where, took = ",".join(job.nodes), site.now() - move.began
-    text = f"it runs on {where} after {took:.1f} s, from {run.source}"
+    ran = replace(move, image=run.image)
+    text = f"it runs on {where} after {took:.1f} s, from {goes_on(ran, run)}"
+    told = bool(run.why) or is_costly(ran)
+    level = logging.WARNING if told else logging.INFO
+    done = over(site, ran, Step.BACK, text, level=level)
     lost = run.image is None and move.image is not None
-    if run.why:
-        text = f"{text}: {run.why}"
-    level = logging.WARNING if run.why else logging.INFO
-    done = over(site, replace(move, image=run.image), Step.BACK, text, level=level)
-    if move.renewed or lost or move.cause is Cause.UNSAVABLE:
-        _tell(site, done, where, run)
+    if move.renewed or told or lost or move.cause is Cause.UNSAVABLE:
+        tell_user(site, done, where, run)
     return done
-
-
-def _tell(site: Site, move: Migration, where: str, run: Begun) -> None:
-    """Two lines in the job's own output, which Slurm may have begun anew."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
-    if run.image is not None:
-        lines = (
-            f"slurm-elastic: this job was saved at {at}, as {move.reason}",
-            f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",
-        )
-    else:
-        lines = (
-            f"slurm-elastic: this job was requeued at {at}: {move.reason}",
-            f"slurm-elastic: it begins anew on {where}" + (f": {run.why}" if run.why else ""),
-        )
-    try:
-        tell(site, move.run.job, *lines)
-    except SlurmError as error:
-        say(site, move, "ckpt-not-told", str(error), level=logging.WARNING)
 
 
 def _waits(job: SlurmJob) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.ckptroot import (
+    binding,
     capabilities,
     clock,
     dump,
@@ -28,12 +29,14 @@ from slurm_elastic.ckptroot import (
     onwards,
     sockets,
     sysv,
+    unfit,
 )
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
-from slurm_elastic.ckptroot.proc import memory_of, shared_of, status_of
+from slurm_elastic.ckptroot.proc import is_apart, is_dead, memory_of, shared_of, status_of
+from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
@@ -117,6 +120,9 @@ class Criu:
         except Refused as error:
             raise Refused(f"{error}: {dump.last_error(log)}") from error
         self._baggage.take_back()
+        if manifest.bound:
+            with as_user(self._caller.uid, self._caller.gid, self._caller.groups):
+                binding.bind(self._tasks(), manifest.bound, os.sched_getaffinity(0))
 
     def _begun(self, told: Mapping[str, Any]) -> None:
         """The payload runs as the keeper has ``told``."""
@@ -150,6 +156,10 @@ class Criu:
         """
         found = inventory.locked_files(self._tasks())
         return {path: state for path, state in found.items() if not self._baggage.holds(path)}
+
+    def bound(self) -> binding.Bound:
+        """The threads that have not all of their step's CPUs."""
+        return binding.bound(self._tasks(), os.sched_getaffinity(0))
 
     def connections(self) -> list[str]:
         """The far ends of the job's TCP connections."""
@@ -341,7 +351,7 @@ class Criu:
         tasks = self._tasks()
         found = self._baggage.found(tasks)
         why = inventory.stray(tasks, self._keeper, self.pid) or inventory.terminal(tasks)
-        why = why or sockets.stays_here(tasks)
+        why = why or sockets.stays_here(tasks) or unfit.why(tasks, self._caller.uid)
         if why := why or inventory.local_files(tasks, self._baggage, found):
             raise Refused(why)
         return sum(seen.st_blocks * 512 for seen in found.values())
@@ -360,9 +370,9 @@ class Criu:
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
         """The reason that keeps a task from being brought back with the rights of ``restorer``."""
-        if _is_dead(status):
+        if is_dead(status):
             return ""  # it has those that it was brought back with
-        if _is_apart(pid):
+        if is_apart(pid):
             return "runs in a user namespace of its own, which CRIU cannot restore as a user"
         uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
         gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
@@ -420,18 +430,6 @@ def _owner(pid: int) -> int | None:
     with contextlib.suppress(OSError):
         return os.stat(f"/proc/{pid}/fd").st_uid
     return None
-
-
-def _is_dead(status: Mapping[str, str]) -> bool:
-    """Whether all of it has ended, and only its parent has yet to ask how (proc(5))."""
-    return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
-
-
-def _is_apart(pid: int) -> bool:
-    """Whether the process has made a user namespace, and with it rights of its own there."""
-    with contextlib.suppress(OSError):
-        return not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
-    return False
 
 
 def _filtered(pid: int) -> bool:

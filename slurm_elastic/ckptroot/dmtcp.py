@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_elastic.ckptroot import child, clock, files, images, inventory
+from slurm_elastic.ckptroot import binding, child, clock, files, images, inventory
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.guard import Guard, guarded
@@ -96,6 +96,10 @@ class Dmtcp:
 
     def locked(self) -> dict[str, inventory.State]:
         """DMTCP saves no locks."""
+        return {}
+
+    def bound(self) -> binding.Bound:
+        """DMTCP's threads have the CPUs of the step that they come back in."""
         return {}
 
     def connections(self) -> list[str]:

@@ -33,7 +33,8 @@ class Manifest:
     writing; ``locked``: path to the state of what it kept locked (``inventory.State``). ``pid`` is
     the first process's in its namespace, 0 where there is none. ``closed`` are the far ends of the
     TCP connections that are closed in the image; None where it can have none. ``clocks``: what the
-    job's own clocks said (ns, ``clock.Clocks``); None where it had none.
+    job's own clocks said (ns, ``clock.Clocks``); None where it had none. ``bound``: the CPUs of its
+    threads that have not all (``binding.Bound``).
     """
 
     cluster: str
@@ -54,6 +55,7 @@ class Manifest:
     locked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     closed: list[str] | None = None
     clocks: dict[str, int] | None = None
+    bound: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -64,8 +66,8 @@ class Manifest:
 def seal(manifest: Manifest, key: bytes) -> bytes:
     """The manifest as text, with its seal."""
     values = asdict(manifest)
-    for name in ("closed", "clocks"):
-        if values[name] is None:  # nodes of before read it, too
+    for name, nothing in (("closed", None), ("clocks", None), ("bound", {})):
+        if values[name] == nothing:  # nodes of before read it, too
             del values[name]
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 

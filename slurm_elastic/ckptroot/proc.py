@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -35,3 +37,15 @@ def shared_of(pid: int, status: dict[str, str]) -> int:
             if line.startswith("Pss_Shmem:"):
                 return 1024 * int(line.split()[1])
     return 0
+
+
+def is_dead(status: Mapping[str, str]) -> bool:
+    """Whether all of it has ended, and only its parent has yet to ask how (proc(5))."""
+    return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
+
+
+def is_apart(pid: int) -> bool:
+    """Whether the process has made a user namespace, and with it rights of its own there."""
+    with contextlib.suppress(OSError):
+        return not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
+    return False

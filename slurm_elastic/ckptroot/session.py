@@ -75,6 +75,9 @@ class Method(Protocol):
     def clocks(self) -> dict[str, int] | None:
         """After a dump: what the tasks' own clocks say (ns); None where they have none."""
 
+    def bound(self) -> dict[str, list[int]]:
+        """After a dump: the CPUs of the threads that have not all of their step's."""
+
     def connections(self) -> list[str]:
         """After a dump: the far ends of the TCP connections that the tasks have."""
 
@@ -444,6 +447,7 @@ class Session:
             writing=sizes,
             locked=self._method.locked(),
             clocks=self._method.clocks(),
+            bound=self._method.bound(),
             closed=self._method.connections() if closes else None,
             seconds=0.0,
         )

@@ -124,13 +124,12 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     launched.until(lambda: bool(launched.migrations()) and launched.migrations()[0].over)
     (moved,) = launched.migrations()
     assert (moved.step, moved.image) == (Step.BACK, None)
-    assert moved.note.endswith("from its start: image 1 is not used: criu restore: exit 1")
+    why = "2 minutes of its work must be done again: image 1 is not used: criu restore: exit 1"
+    assert moved.note.endswith(f"from its start, {why}")
     assert lost_node_seconds(moved) > 0
     told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
     where = launched.job(7).nodes[0]
-    assert told[-1] == (
-        f"slurm-elastic: it begins anew on {where}: image 1 is not used: criu restore: exit 1"
-    )
+    assert told[-1] == f"slurm-elastic: it begins anew on {where}, {why}"
 
 
 def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> None:
@@ -143,8 +142,12 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     launched.until(lambda: launched.migrations()[0].over)
     (moved,) = launched.migrations()
     assert moved.image == older
-    assert moved.note.endswith("from save 81: image 1 is not used: changed")
-    assert "tell" not in {name for name, _ in launched.slurm.updates}
+    why = "5 minutes of its work must be done again: image 1 is not used: changed"
+    assert moved.note.endswith(f"from save 81, {why}")
+    told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
+    where = launched.job(7).nodes[0]
+    assert told[0].startswith("slurm-elastic: this job was requeued at ")
+    assert told[1:] == [f"slurm-elastic: it goes on from save 81 on {where}, {why}"]
 
 
 @pytest.mark.parametrize("told", [None, Origin()])

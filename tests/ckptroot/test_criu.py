@@ -121,6 +121,11 @@ class Bed:
         self.done.append("close")
 
 
+def manifest(closed: list[str] | None, **bound: list[int]) -> SimpleNamespace:
+    """What a restore reads of a manifest."""
+    return SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed, bound=bound)
+
+
 @pytest.fixture
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     return Bed(tmp_path, monkeypatch)
@@ -238,7 +243,7 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     monkeypatch.setattr(criu.images, "has_sysv", lambda image: True)
     monkeypatch.setattr(criu.capabilities, "restorer", lambda identity, *how: [identity.uid, how])
     bed.answers, bed.waits = [{"pid": 1001}], []
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
+    bed.method.restore(tmp_path / "1", manifest(None))
     assert (shown, bed.method.pid, bed.waits) == ([tmp_path / "1"], 1001, [3600.0])
     order, after = bed.done
     assert isinstance(order, dict)
@@ -258,7 +263,23 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     )
     bed.answers = [{"failed": "criu restore: exit 1"}]
     with pytest.raises(Refused, match=r"^criu restore: exit 1: \(files-reg.c:9\): Can't open$"):
-        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
+        bed.method.restore(tmp_path / "1", manifest(None))
+
+
+@ROOT_PART
+def test_what_comes_back_is_bound_again_with_no_more_than_its_users_rights(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
+    monkeypatch.setattr(criu.images, "show", lambda image: None)
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [4711])
+    bind = lambda *what: done.append((os.geteuid(), *what))  # noqa: E731
+    monkeypatch.setattr(criu.binding, "bind", bind)
+    bed.answers = [{"pid": 1001}, {"pid": 1001}]
+    bed.method.restore(tmp_path / "1", manifest(None))
+    bed.method.restore(tmp_path / "2", manifest(None, **{"1001": [1]}))
+    assert done == [(2000, [4711], {"1001": [1]}, os.sched_getaffinity(0))]
 
 
 @pytest.mark.parametrize("closed", [[], ["10.1.2.3:80"]])
@@ -268,8 +289,8 @@ def test_connections_are_closed_in_a_restore_where_they_were_in_the_save(
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "show", lambda image: None)
     bed.answers = [{"pid": 1001}, {"pid": 1001}]
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed))
-    bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=None))
+    bed.method.restore(tmp_path / "1", manifest(closed))
+    bed.method.restore(tmp_path / "1", manifest(None))
     commands = [order["command"] for order in bed.done if isinstance(order, dict)]
     assert [command.count("--tcp-close") for command in commands] == [1, 0]
 
@@ -427,7 +448,7 @@ def test_connections_of_its_own_are_kept_and_wake_up_where_it_goes_on(
     monkeypatch.setattr(criu.images, "show", lambda image: None)
     bed.answers = [{"pid": 1001}, {"pid": 1001}]
     for closed, kept in ((None, True), (["127.0.0.1:80"], False)):
-        bed.method.restore(tmp_path / "1", SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed))
+        bed.method.restore(tmp_path / "1", manifest(closed))
         order = bed.done[-2]
         assert isinstance(order, dict)
         assert ("--tcp-established" in order["command"]) is kept

@@ -49,6 +49,13 @@ def test_an_image_without_closed_connections_is_one_that_nodes_of_before_can_rea
     assert manifests.read(image, KEY) == closing
 
 
+def test_an_image_without_bound_threads_is_one_that_nodes_of_before_can_read(image: Path) -> None:
+    assert "bound" not in json.loads((image / manifests.NAME).read_text())
+    binding = replace(of(image), bound={"1001": [1]})
+    (image / manifests.NAME).write_bytes(manifests.seal(binding, KEY))
+    assert manifests.read(image, KEY) == binding
+
+
 def change(image: Path, **values: object) -> None:
     path = image / manifests.NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | values))

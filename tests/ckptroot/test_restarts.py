@@ -63,6 +63,12 @@ class Node:
     def locked(self) -> dict[str, State]:
         return {}
 
+    def clocks(self) -> dict[str, int] | None:
+        return None
+
+    def bound(self) -> dict[str, list[int]]:
+        return {}
+
     def gather(self, image: Path, most: int, /) -> None:
         """All is there."""
 

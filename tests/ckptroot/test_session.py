@@ -84,6 +84,9 @@ class Node:
     def clocks(self) -> dict[str, int] | None:
         return {"monotonic": 5}
 
+    def bound(self) -> dict[str, list[int]]:
+        return {"1001": [1]}
+
     def gather(self, image: Path, most: int, /) -> None:
         self.did.append(("gather", most))
         self.gathers(image)
@@ -587,6 +590,7 @@ def test_what_an_image_is_of_stands_in_its_manifest(run: Run) -> None:
     assert (found.node, found.method, found.pid, found.number) == ("n1", "criu", 1000, 1)
     assert (found.seconds, found.writing) == (1.5, {str(run.out): 4})
     assert found.clocks == {"monotonic": 5}
+    assert found.bound == {"1001": [1]}
 
 
 # room for the next one

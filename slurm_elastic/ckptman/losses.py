@@ -1,0 +1,131 @@
+"""The work that a job does again where it does not go on from a save of just before: its user reads
+that in the job's own output, and others in the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.decide import PROBED, run_of
+from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.journal import lost_seconds
+from slurm_elastic.ckptman.origins import Begun, begun
+from slurm_elastic.ckptman.see import Snapshot
+from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import JobRun
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.threat import Cause
+
+LITTLE = 60.0
+"""Seconds of work that nobody need be told of: a save and a move cost some of them in any case."""
+_LEAST_URGENT = (float("inf"), 0.0)
+_UNANNOUNCED = "its run ended without a notice"
+
+
+def goes_on(move: Migration, run: Begun) -> str:
+    """The run's beginning, for a person: what work that cost, and why it is not the newest save."""
+    cost = f", {_again(move)}" if is_costly(move) else ""
+    return f"{run.source}{cost}{f': {run.why}' if run.why else ''}"
+
+
+def is_costly(move: Migration) -> bool:
+    """Whether its next run does much again."""
+    return lost_seconds(move) >= LITTLE
+
+
+def _again(move: Migration) -> str:
+    minutes = round(lost_seconds(move) / 60)
+    return f"{minutes} minute{'s' if minutes > 1 else ''} of its work must be done again"
+
+
+def tell_user(site: Site, move: Migration, where: str, run: Begun) -> None:
+    """Two lines in the job's own output, which Slurm may have begun anew."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
+    if move.renewed and run.image is not None:
+        lines = (
+            f"slurm-elastic: this job was saved at {at}, as {move.reason}",
+            f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",
+        )
+    else:
+        then = "begins anew" if run.image is None else f"goes on from {run.source}"
+        begins = goes_on(move, run).removeprefix(run.source)
+        lines = (
+            f"slurm-elastic: this job was requeued at {at}: {move.reason}",
+            f"slurm-elastic: it {then} on {where}{begins}",
+        )
+    try:
+        tell(site, move.run.job, *lines)
+    except SlurmError as error:
+        site.journal.of_run(move.run, "ckpt-not-told", str(error), level=logging.WARNING)
+
+
+class _Worked(Struct, frozen=True):
+    """A run, and when it was last seen at work."""
+
+    run: JobRun
+    method: str
+    at: float
+
+
+class Unannounced:
+    """Runs that ended without a move of ours, as with a node that was lost: what the next one goes
+    on from is told, too. In memory: what ends while the service is away is not told.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._worked: dict[int, _Worked] = {}
+        self._lost: dict[int, Migration] = {}
+
+    def look(self, seen: Snapshot, crew: KeyedExecutor) -> None:
+        """One look, by a list of jobs of this moment."""
+        for known in (self._worked, self._lost):
+            for number in known.keys() - seen.jobs.keys():
+                known.pop(number)
+        for number, choice in seen.choices.items():
+            if choice.method not in PROBED:
+                continue
+            job = seen.jobs[number]
+            self._compare(job, _Worked(run_of(job, choice), choice.method, seen.now))
+            if number in self._lost:
+                work = partial(self._tell, self._lost[number], job)
+                crew.submit(number, _LEAST_URGENT, work)
+
+    def _compare(self, job: SlurmJob, now: _Worked) -> None:
+        before = self._worked.get(job.id)
+        self._worked[job.id] = now
+        if before is None or before.run.attempt >= now.run.attempt:
+            return
+        moves = self._site.state.migrations_of(job.id)
+        if all(move.run.attempt < before.run.attempt for move in moves):
+            self._lost[job.id] = self._as_move(before)
+
+    def _as_move(self, before: _Worked) -> Migration:
+        """That run's end as a move, which is kept nowhere: nobody has to carry it on."""
+        image = next(iter(self._site.state.images(before.run.job)), None)
+        return Migration(
+            run=before.run, method=before.method, threatened=(), reason=_UNANNOUNCED,
+            step=Step.REQUEUED, began=before.at, changed=before.at, cause=Cause.RECLAIM,
+            image=image, reached={str(Step.REQUEUED): before.at},
+        )  # fmt: skip
+
+    def _tell(self, lost: Migration, job: SlurmJob) -> None:
+        run = begun(self._site, lost, job)
+        if run is None:
+            return
+        self._lost.pop(job.id, None)
+        where = ",".join(job.nodes)
+        done = replace(lost, image=run.image)
+        text = f"{_UNANNOUNCED}; it runs on {where}, from {goes_on(done, run)}"
+        told = bool(run.why) or is_costly(done)
+        level = logging.WARNING if told else logging.INFO
+        self._site.journal.of_run(lost.run, "ckpt-back", text, level=level)
+        if told or (run.image is None and lost.image is not None):
+            tell_user(self._site, done, where, run)

@@ -1,0 +1,96 @@
+"""What a job does again is told: to its user in its output, to others in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Origin
+from tests.ckptman.world import CkptWorld
+
+
+@pytest.fixture
+def world() -> Iterator[CkptWorld]:
+    """Job 7 has a save of half a minute after its start, and works for five minutes more."""
+    made = CkptWorld()
+    made.ckpt.checkpointers["criu"] = made.saver
+    made.runs(7, comment="ckpt=criu")
+    made.save_before(7)
+    made.advance(300)
+    yield made
+    made.close()
+
+
+def lines(world: CkptWorld) -> list[str]:
+    return [str(fields["line"]) for name, fields in world.slurm.updates if name == "tell"]
+
+
+def lost(world: CkptWorld, *, told: bool = True) -> str:
+    """The job's node goes without a notice; the node where the job runs again."""
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: again(world))
+    world.until(lambda: bool(lines(world))) if told else world.advance(60)
+    return world.job(7).nodes[0]
+
+
+def again(world: CkptWorld) -> bool:
+    states: Any = world.job(7).states
+    return world.back(7, 1) and "CONFIGURING" not in states
+
+
+def test_a_node_that_was_lost_between_two_saves_costs_what_was_done_since(world: CkptWorld) -> None:
+    where = lost(world)
+    assert world.migrations() == []
+    first, second = lines(world)
+    assert first.startswith("slurm-elastic: this job was requeued at ")
+    assert first.endswith(": its run ended without a notice")
+    save, _, cost = second.partition(", ")
+    assert save == f"slurm-elastic: it goes on from save 1 on {where}"
+    minutes = int(cost.split()[0])
+    assert 5 <= minutes <= 8
+    assert cost == f"{minutes} minutes of its work must be done again"
+    assert "ckpt-back" in world.told(7)
+    world.advance(120)
+    assert len(lines(world)) == 2, "told once"
+
+
+def test_nothing_is_told_before_its_launcher_has_told_what_it_goes_on_from(
+    world: CkptWorld,
+) -> None:
+    world.saver.origins[7] = None
+    lost(world, told=False)
+    assert lines(world) == []
+    world.saver.origins[7] = Origin(image=0, why="image 1 is not used: changed")
+    world.until(lambda: bool(lines(world)))
+    assert lines(world)[1].startswith(f"slurm-elastic: it begins anew on {world.job(7).nodes[0]}, ")
+    assert lines(world)[1].endswith("be done again: image 1 is not used: changed")
+
+
+def test_a_save_of_just_before_is_no_loss(world: CkptWorld) -> None:
+    world.save_before(7)
+    node = world.job(7).nodes[0]
+    world.slurm.requeue(7)
+    world.until(lambda: again(world))
+    world.advance(60)
+    assert world.job(7).nodes[0] == node
+    assert lines(world) == []
+    assert "ckpt-back" in world.told(7)
+
+
+def test_an_older_save_that_a_notice_leaves_it_says_what_that_costs(world: CkptWorld) -> None:
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: again(world))
+    world.until(lambda: bool(lines(world)))
+    where = world.job(7).nodes[0]
+    _, second = lines(world)
+    assert second.startswith(f"slurm-elastic: it goes on from save 1 on {where}, 7 minutes of its")
+
+
+def test_a_move_that_saves_costs_nothing_and_says_nothing(world: CkptWorld) -> None:
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: bool(world.migrations()) and world.migrations()[0].over)
+    assert lines(world) == []

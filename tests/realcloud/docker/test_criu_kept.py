@@ -1,0 +1,145 @@
+"""What a program keeps where it goes on, what it does not keep, and what is refused for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .criu_world import CriuWorld, gone, needed
+from .engine import Engine
+
+pytestmark = pytest.mark.e2e
+
+PINNED = """\
+#!/usr/bin/python3
+import os, threading, time
+number, cpus = os.environ["SLURM_JOB_ID"], sorted(os.sched_getaffinity(0))
+
+def work():
+    os.sched_setaffinity(0, {cpus[0]})
+    while True:
+        time.sleep(0.1)
+        if os.sched_getaffinity(0) != {cpus[0]}:
+            print("the thread has", os.sched_getaffinity(0), flush=True)
+
+threading.Thread(target=work, daemon=True).start()
+os.sched_setaffinity(0, {cpus[1]})
+step = 0
+while not os.path.exists(f"end-{number}"):
+    time.sleep(0.2)
+    if os.sched_getaffinity(0) != {cpus[1]}:
+        print("it has", os.sched_getaffinity(0), flush=True)
+    print("step", step, flush=True)
+    step += 1
+print("finished")
+"""
+
+TEMPORARY = """\
+#!/usr/bin/python3
+import os, tempfile, time
+number = os.environ["SLURM_JOB_ID"]
+kept = tempfile.TemporaryFile()
+kept.write(b"kept"); kept.flush()
+place = os.open(".", os.O_RDONLY)
+
+def name(file, path):
+    os.link(f"/proc/self/fd/{file}", path, src_dir_fd=place, follow_symlinks=True)
+
+nameless, other = (os.open(".", os.O_TMPFILE | os.O_RDWR) for _ in range(2))
+os.write(nameless, b"nameless")
+name(other, f"other-{number}")
+os.close(other)
+step = 0
+while not os.path.exists(f"end-{number}"):
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+kept.seek(0)
+print(kept.read().decode(), os.pread(nameless, 9, 0).decode())
+try:
+    name(nameless, f"named-{number}")
+except OSError as error:
+    print(error.strerror)
+print("finished")
+"""
+
+SLEEPS = """\
+#!/bin/bash
+PREPARE
+echo step 0
+sleep 600
+"""
+
+TICKETS = """python3 - <<'END'
+import ctypes
+for name in (b"a", b"b", b"c"):
+    number = ctypes.CDLL(None).syscall(248, b"user", name, b"tickets", 7, -4)  # add_key(2), @u
+    print("key", number, flush=True)
+END
+export KRB5CCNAME=KEYRING:persistent:2000"""
+
+VALGRIND = """mkdir valgrind; cp /bin/sleep valgrind/memcheck-amd64-linux
+valgrind/memcheck-amd64-linux 600 &
+sleep 1"""
+
+
+@pytest.fixture(scope="module")
+def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
+    with CriuWorld(docker_engine, trixie) as running:
+        needed(running)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def all_nodes(world: CriuWorld) -> None:
+    world.resume("n1", "n2", "n3")
+    world.wait_for(
+        lambda: world.slurm("sinfo", "-h", "-t", "idle,mix", "-o", "%D").stdout.split() == ["3"],
+        "all nodes are up",
+    )
+
+
+def moved(world: CriuWorld, script: str) -> list[str]:
+    """What the program says besides its steps that is moved once, and comes to its end."""
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in (saved := world.ask(job, "stop")), saved
+    world.move(job)
+    world.standing(job)
+    world.wait_more(job)
+    (world.shared / "jobs" / f"end-{job}").touch()
+    shown = world.wait_job(job, "COMPLETED")
+    assert shown["Restarts"] == "1"
+    assert world.steps(job) == list(range(len(world.steps(job))))
+    said = [line for line in world.output(job) if not line.startswith("step ")]
+    gone(world, job)
+    return said
+
+
+def test_threads_stay_bound_to_the_cpus_that_the_program_chose(world: CriuWorld) -> None:
+    said = moved(world, PINNED)
+    assert said[-1:] == ["finished"]
+    assert len(said) <= 3, f"no longer than until they were bound again: {said}"
+
+
+def test_a_file_without_a_name_comes_back_and_gets_none(world: CriuWorld) -> None:
+    """The row of the limits on linkat(2): what Python's TemporaryFile gives works."""
+    assert moved(world, TEMPORARY) == ["kept nameless", "No such file or directory", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"), [(TICKETS, "has its Kerberos tickets in"), (VALGRIND, "runs in valgrind")]
+)
+def test_what_would_not_work_elsewhere_is_refused_and_goes_on(
+    world: CriuWorld, prepare: str, why: str
+) -> None:
+    job = world.sbatch(SLEEPS.replace("PREPARE", prepare), "-o", "out-%j")
+    world.standing(job)
+    world.wait_for(lambda: "step 0" in world.output(job), "it has begun")
+    said = world.ask(job, "go")
+    assert why in said.get("error", ""), (said, world.output(job))
+    assert world.job(job)["JobState"] == "RUNNING"
+    world.slurm("scancel", str(job))
+    gone(world, job)
