@@ -39,23 +39,32 @@ _PASSES = re.compile(
 )
 """In the words of a save that may well succeed another time."""
 _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
+"""What helps a job that has steps."""
 _KNOWN: tuple[tuple[str, str, str], ...] = (
+    # Before the network's: a step has connections, which must not be closed.
+    (r"runs a step \(srun\), which (\w+) does not save",
+     r"it runs a step (srun), which \1 does not save", STEPS),
     (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
     (r"link.?remap|/dev/shm/sem\.", "it uses a named semaphore or a deleted file that others hold",
-     "use the start method fork of Python's multiprocessing, or " + _OWN),
+     "keep the file as long as it is open, have semaphores without names (in Python's"
+     " multiprocessing: the start method fork), or " + _OWN),
     (r"ghost file|ghost-limit", "it has a large file open that was deleted",
      "keep the file, or write it in the job's directory"),
-    (r"[Cc]onnected TCP|TCP socket|tcp-established|in-flight",
+    (r"sk-unix\.c.*[Ii]n-flight",
+     "it has a unix socket with a connection that it has not accepted yet",
+     "accept connections as they come, or " + _OWN),
+    (r"[Cc]onnected TCP|TCP socket|tcp-established|[Ii]n-flight",
      "it has a network connection open",
      "close it while the job computes, let it be closed by a move, if the program connects anew"
      " (--comment=ckpt=criu,tcp=close), or " + _OWN),
     (r"runs a terminal", "it runs in script(1) or the like, which a save would end",
      "write its output to a file"),
     (r"1:16 opt", "it has a network socket open, which its node's CRIU cannot save on that kernel",
-     "ask your administrator for CRIU 4.2, or save between the steps, or " + _OWN),
+     "ask your administrator for CRIU 4.2, or " + _OWN),
     (r"sk-inet|listen|UDP|sk-netlink|packet socket",
-     "it has a network socket open, as srun and MPI have during a step",
-     "save between the steps, or " + _OWN),
+     "it has a network socket open, as MPI has",
+     "close it while the job computes, or " + _OWN),
     (r"[Ii]notify|fsnotify|fanotify", "it watches files (inotify)", "let it look at them instead"),
     (r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
      "it runs in a container of its own", "run it without the container, or " + _OWN),
@@ -113,7 +122,7 @@ def obstacle(message: str) -> Obstacle | None:
     if _PASSES.search(message):
         return None
     for words, why, remedy in _KNOWN:
-        if re.search(words, message):
-            return Obstacle(why, remedy)
+        if found := re.search(words, message):
+            return Obstacle(found.expand(why), remedy)
     said = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
     return Obstacle(" ".join(said.split())[:200], _OWN)
