@@ -40,7 +40,11 @@ _PASSES = re.compile(
 """In the words of a save that may well succeed another time."""
 _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
-"""What helps a job that has steps."""
+"""The remedy for a job that has steps."""
+ONE_NODE = "saves batch jobs of one node"
+BY_SBATCH = "submit a script with sbatch"
+ON_ONE_NODE = "ask for one node, or " + _OWN
+"""The remedies where a method saves no job of that kind."""
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     # Before the network's: a step has connections, which must not be closed.
     (r"runs a step \(srun\), which (\w+) does not save",
@@ -105,9 +109,19 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "a process of it has confined itself (Landlock), as xz does",
      "switch its sandbox off, or " + _OWN),
     (r"more than \d+ groups", "its user is in too many groups", "ask your administrator"),
+    (rf"(\w+) {ONE_NODE}, and this one has (\d+)", rf"\1 {ONE_NODE}, and it has \2", ON_ONE_NODE),
     (r"not under the launcher", "it is not under slurm-elastic's launcher on its node",
      "ask your administrator whether the node has the root part, and the job passed the filter"),
 )  # fmt: skip
+
+
+def unfit(method: str, *, batch: bool, nodes: int) -> str:
+    """Why a method with a launcher saves no job of that kind; empty where it does."""
+    if not batch:
+        return f"{method} {ONE_NODE}, and this one is none (srun, salloc)"
+    if nodes > 1:
+        return f"{method} {ONE_NODE}, and this one has {nodes}"
+    return ""
 
 
 def clearer(before: str, message: str) -> str:

@@ -50,6 +50,8 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
          "unix socket with a connection"),
         ("job 7: no checkpoint: it runs a step (srun), which criu does not save: 7.0",
          "a step (srun), which criu does not save"),
+        ("job 7: criu saves batch jobs of one node, and this one has 2",
+         "criu saves batch jobs of one node, and it has 2"),
         ("job 7: this run is not under the launcher", "launcher"),
     ],
 )  # fmt: skip

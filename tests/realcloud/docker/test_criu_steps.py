@@ -67,6 +67,34 @@ def test_a_job_is_saved_between_its_steps_and_never_during_one(world: ServedWorl
     world.end(job)
 
 
+def test_a_wrong_word_is_an_error_that_names_the_right_one(world: ServedWorld) -> None:
+    for comment, right in {
+        "ckpt=krui": "expected one of none, signal, criu",
+        "ckpt=criu,tcp=colse": "tcp=colse: expected one of keep, close",
+        "chkpt=criu": "expected ckpt=criu",
+    }.items():
+        words = ["-p", "static", f"--comment={comment}"]
+        for command in (["sbatch", "--wrap", "true"], ["srun", "true"]):
+            done = world.slurm(command[0], *words, *command[1:], user="alice", check=False)
+            assert done.returncode != 0
+            assert f"slurm-elastic: --comment={comment}: {right}" in done.stderr
+
+
+def test_who_starts_steps_or_asks_for_two_nodes_reads_at_submission_what_is_not_saved(
+    world: ServedWorld,
+) -> None:
+    two = world.slurm("sbatch", "-N2", "--comment=ckpt=criu", "--wrap", "sleep 60", user="alice")
+    assert "criu saves batch jobs of one node. It would help to ask for one node" in two.stderr
+    one = world.slurm("sbatch", "--wrap", "srun sleep 60", user="alice")
+    assert "steps (srun) are not saved by criu" in one.stderr
+    job = two.stdout.split()[-1]
+    world.wait_for(
+        lambda: "criu saves batch jobs of one node, and this one has 2" in world.told(int(job)),
+        f"the service says why job {job} is not saved",
+    )
+    world.slurm("scancel", job, one.stdout.split()[-1])
+
+
 def test_a_step_from_elsewhere_is_one_of_the_job_too(world: ServedWorld) -> None:
     job = world.counter()
     world.standing(job)
