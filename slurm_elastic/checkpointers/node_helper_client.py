@@ -27,6 +27,7 @@ from slurm_elastic.bounded import Budget
 from slurm_elastic.checkpointers.in_time import InTime
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun, Origin
+from slurm_elastic.policies.unsavable import unfit
 
 MARGIN = 0.5
 """Seconds before the deadline at which the node is to have answered."""
@@ -198,7 +199,8 @@ class LaunchedCheckpointer:
         """That this very run is under the launcher, by this method."""
         status = self._status(run.job)
         if status is None or status.state not in _STANDING or status.attempt != run.attempt:
-            raise CheckpointError(f"job {run.label}: this run is not under the launcher")
+            why = unfit(self.name, batch=True, nodes=len(run.nodes))
+            raise CheckpointError(f"job {run.label}: {why or 'this run is not under the launcher'}")
         if (status.uid, status.method) != (run.uid, self.name):
             found = f"of uid {status.uid}, by {status.method}"
             raise CheckpointError(f"job {run.label}: what its launcher drives is {found}")

@@ -11,13 +11,16 @@ from msgspec import Struct, field
 
 from slurm_elastic.config.checkpoint import (
     CLOSE,
-    CONNECTIONS,
+    LAUNCHED,
+    LIMIT,
     METHODS,
-    SCOPES,
+    OPTIONS,
+    TCP,
     CheckpointSettings,
     PoolCheckpoint,
 )
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.checkpoint import (
     AnyPolicy,
     AtLimit,
@@ -26,22 +29,16 @@ from slurm_elastic.policies.checkpoint import (
     parse,
     parse_at_limit,
 )
-from slurm_elastic.policies.unsavable import Unsavable
+from slurm_elastic.policies.unsavable import Unsavable, unfit
 
 MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
-LIMIT = "limit"
-"""The word of a comment by which a job asks to go on after its time limit; limit=3: three times."""
-TCP = "tcp"
-"""The word of a comment that says what becomes of TCP connections; of a run's options: close."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
-_SIGNAL_CHECKS = {
+_FORMS = {
     "signal": (is_signal, SIGNAL_FORM),
     "stop_signal": (is_signal, SIGNAL_FORM),
-    "scope": (lambda word: word in SCOPES, f"one of {', '.join(SCOPES)}"),
     "saved": (is_sign, SIGN_FORM),
-    "blocking": (lambda word: word in ("yes", "no"), "yes or no"),
 }
 
 
@@ -50,7 +47,8 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
     save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
     it is saved; an application that saves itself may say that it does not. ``renewals``: how often
-    it may be requeued at its time limit; ``unsavable``: what becomes of it where no save succeeds.
+    it may be requeued at its time limit; ``unsavable``: what becomes of it where no save succeeds;
+    ``own``: by the job's own word.
     """
 
     method: str
@@ -61,6 +59,7 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     blocking: bool = True
     renewals: int = 0
     unsavable: Unsavable = Unsavable.WARN
+    own: bool = False
 
 
 def resolve(
@@ -88,8 +87,20 @@ def resolve(
         move_only=ends,
         blocking=options.get("blocking") != "no",
         unsavable=Unsavable(pool.unsavable or settings.unsavable),
+        own=wish is not None,
         renewals=0 if method == "none" else _renewals(rule, asked),
     )
+
+
+def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> CheckpointPlan:
+    """``resolve`` for this job, as far as its method can save a job of its kind. One of several
+    nodes that says nothing itself is found out by its first save, as its user is to read why.
+    """
+    plan = resolve(job.comment, job.features, pool, settings)
+    if plan.method not in LAUNCHED:
+        return plan
+    why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
+    return CheckpointPlan(method="none", policy=plan.policy, refused=why) if why else plan
 
 
 def _renewals(rule: AtLimit, asked: str | None) -> int:
@@ -128,11 +139,8 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
             continue
         if not key or not equals or not value:
             raise ValueError(f"ckpt={found[1]}: {word!r} is no KEY=VALUE")
+        _check_option(method, key, value)
         options[key] = value
-    if method == "signal":
-        _check_signal({key: value for key, value in options.items() if key != LIMIT})
-    if method == "criu" and options.get(TCP, CLOSE) not in CONNECTIONS:
-        raise ValueError(f"{TCP}={options[TCP]}: expected one of {', '.join(CONNECTIONS)}")
     return method, options
 
 
@@ -154,13 +162,16 @@ def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
     return (methods[0], {}) if methods else None
 
 
-def _check_signal(options: dict[str, str]) -> None:
-    for key, value in options.items():
-        if key not in _SIGNAL_CHECKS:
-            raise ValueError(f"{key}: expected one of {', '.join(_SIGNAL_CHECKS)}")
-        fits, form = _SIGNAL_CHECKS[key]
-        if not fits(value):
-            raise ValueError(f"{key}={value}: expected {form}")
+def _check_option(method: str, key: str, value: str) -> None:
+    """The submit filter says the same (job_saving.lua), but for the forms."""
+    if key not in OPTIONS[method]:
+        raise ValueError(f"{key}: expected one of {', '.join(OPTIONS[method])}")
+    values = OPTIONS[method][key]
+    if values and value not in values:
+        raise ValueError(f"{key}={value}: expected one of {', '.join(values)}")
+    fits, form = _FORMS.get(key, (None, ""))
+    if fits and not fits(value):
+        raise ValueError(f"{key}={value}: expected {form}")
 
 
 @cache

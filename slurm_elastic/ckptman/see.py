@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, resolve
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -320,7 +320,7 @@ def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
     """How a job is saved: by its own word, its pool's or the site's, if that can be used here."""
     pool = site.pool_of.get(job.nodes[0]) if job.nodes else None
     section = pool.checkpoint if pool else _NO_POOL
-    choice = resolve(job.comment, job.features, section, site.config.checkpoint)
+    choice = plan_for(job, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
     why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"

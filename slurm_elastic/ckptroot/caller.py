@@ -113,7 +113,7 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
     """That of sudo, our parent, as its caller gave it; Refused where it is not to be had."""
     parent = os.getppid()
     try:
-        if _program(parent, proc) == os.path.realpath(sudo):
+        if program_of(parent, proc) == os.path.realpath(sudo):
             environment = _environment(parent, proc)
             if os.getppid() == parent:  # else its number may have been another's meanwhile
                 return environment
@@ -194,13 +194,13 @@ def _words(text: str) -> dict[str, str]:
 def _chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
     """The pids of the step's first process, which is sudo, and of its slurmstepd."""
     child, pid = 0, os.getppid()
-    while pid > 1 and _program(pid, proc) == os.path.realpath(site.sudo):
+    while pid > 1 and program_of(pid, proc) == os.path.realpath(site.sudo):
         child, pid = pid, _parent(pid, proc)
     if not child:
         raise Refused("not started by sudo")
     if asks:
         child, pid = pid, _parent(pid, proc)
-    if _program(pid, proc) != os.path.realpath(site.slurmstepd) or not _is_root(pid, proc):
+    if program_of(pid, proc) != os.path.realpath(site.slurmstepd) or not _is_root(pid, proc):
         raise Refused("sudo was not started by the batch script itself")
     return child, pid
 
@@ -213,7 +213,8 @@ def _job_of(step: int, proc: Path) -> int:
     return int(found[1])
 
 
-def _program(pid: int, proc: Path) -> str:
+def program_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """The path of the file that a process runs; empty where it cannot be read."""
     try:
         return os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")
     except OSError:

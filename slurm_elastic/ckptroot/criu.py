@@ -28,6 +28,7 @@ from slurm_elastic.ckptroot import (
     keeper,
     onwards,
     sockets,
+    steps,
     sysv,
     unfit,
 )
@@ -349,6 +350,7 @@ class Criu:
     def _check_inventory(self) -> int:
         """That nothing of the job would be left behind; the bytes of its files on this node."""
         tasks = self._tasks()
+        steps.check(self._site, self._caller.job, tasks, self.name)
         found = self._baggage.found(tasks)
         why = inventory.stray(tasks, self._keeper, self.pid) or inventory.terminal(tasks)
         why = why or sockets.stays_here(tasks) or unfit.why(tasks, self._caller.uid)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_elastic.ckptroot import binding, child, clock, files, images, inventory
+from slurm_elastic.ckptroot import binding, child, clock, files, images, inventory, steps
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.guard import Guard, guarded
@@ -87,7 +87,10 @@ class Dmtcp:
         return frozenset()
 
     def need(self) -> int:
-        """Not known before DMTCP has compressed it; it is told when that is to be copied."""
+        """Not known before DMTCP has compressed it; it is told when that is to be copied. Refused
+        while a step runs, whose srun could not be brought back.
+        """
+        steps.check(self._site, self._caller.job, (), self.name)
         return 0
 
     def clocks(self) -> clock.Clocks | None:

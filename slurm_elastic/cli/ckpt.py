@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.ckptstate.orders import (
     DROPS,
@@ -226,13 +226,13 @@ def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
     pools = pools_by_node(config)
     pool = pools.get(job.nodes[0]) if job.nodes else None
     own = pool.checkpoint if pool else PoolCheckpoint()
-    return resolve(job.comment, job.features, own, config.checkpoint)
+    return plan_for(job, own, config.checkpoint)
 
 
 def how(choice: CheckpointPlan) -> str:
     """In one line."""
     if choice.refused:
-        return f"not at all, its comment cannot be followed: {choice.refused}"
+        return f"not at all: {choice.refused}"
     if choice.method == "none":
         return "not at all: neither its comment nor the configuration names a method"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())

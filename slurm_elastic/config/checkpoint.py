@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -11,11 +12,26 @@ from slurm_elastic.policies.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
+LAUNCHED = ("criu", "dmtcp", "blcr")
+"""The methods that save a job by a launcher before its batch script, on one node."""
 SCOPES = ("batch", "full")
 UNSAVABLE = tuple(Unsavable)
 KEEP, CLOSE = CONNECTIONS = ("keep", "close")
 """The fate of TCP connections, by method ``criu``: a job that has one is not saved, or goes on
 elsewhere with its connections closed.
+"""
+LIMIT, TCP = "limit", "tcp"
+_OF_METHOD: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "signal": {
+        "signal": (), "stop_signal": (), "scope": SCOPES, "saved": (), "blocking": ("yes", "no"),
+    },
+    "criu": {TCP: CONNECTIONS},
+}  # fmt: skip
+OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    method: {**_OF_METHOD.get(method, {}), LIMIT: ()} for method in METHODS
+}
+"""The words of a job about its method (``--comment=ckpt=METHOD,KEY=VALUE``): each key's values;
+none: any that has its form (``validate_checkpoint``). ``limit`` may stand without a value.
 """
 PRICE_SOURCES = ("none", "ec2", "file")
 

@@ -39,16 +39,29 @@ _PASSES = re.compile(
 )
 """In the words of a save that may well succeed another time."""
 _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
+"""The remedy for a job that has steps."""
+ONE_NODE = "saves batch jobs of one node"
+BY_SBATCH = "submit a script with sbatch"
+ON_ONE_NODE = "ask for one node, or " + _OWN
+"""The remedies where a method saves no job of that kind."""
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"no clocks of its own",
      "its node cannot have its clocks go on elsewhere, and what waits by them would wait for ever",
      "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
+    # Before the network's: a step has connections, which must not be closed.
+    (r"runs a step \(srun\), which (\w+) does not save",
+     r"it runs a step (srun), which \1 does not save", STEPS),
     (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
     (r"link.?remap|/dev/shm/sem\.", "it uses a named semaphore or a deleted file that others hold",
-     "use the start method fork of Python's multiprocessing, or " + _OWN),
+     "keep the file as long as it is open, have semaphores without names (in Python's"
+     " multiprocessing: the start method fork), or " + _OWN),
     (r"ghost file|ghost-limit", "it has a large file open that was deleted",
      "keep the file, or write it in the job's directory"),
-    (r"[Cc]onnected TCP|TCP socket|tcp-established|in-flight",
+    (r"sk-unix\.c.*[Ii]n-flight",
+     "it has a unix socket with a connection that it has not accepted yet",
+     "accept connections as they come, or " + _OWN),
+    (r"[Cc]onnected TCP|TCP socket|tcp-established|[Ii]n-flight",
      "it has a network connection open",
      "close it while the job computes, let it be closed by a move, if the program connects anew"
      " (--comment=ckpt=criu,tcp=close), or " + _OWN),
@@ -59,10 +72,10 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"Kerberos tickets in", "it has its Kerberos tickets in a keyring of its node's kernel",
      "keep them in a file before kinit (export KRB5CCNAME=FILE:$HOME/.krb5cc), or " + _OWN),
     (r"1:16 opt", "it has a network socket open, which its node's CRIU cannot save on that kernel",
-     "ask your administrator for CRIU 4.2, or save between the steps, or " + _OWN),
+     "ask your administrator for CRIU 4.2, or " + _OWN),
     (r"sk-inet|listen|UDP|sk-netlink|packet socket",
-     "it has a network socket open, as srun and MPI have during a step",
-     "save between the steps, or " + _OWN),
+     "it has a network socket open, as MPI has",
+     "close it while the job computes, or " + _OWN),
     (r"[Ii]notify|fsnotify|fanotify", "it watches files (inotify)", "let it look at them instead"),
     (r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
      "it runs in a container of its own", "run it without the container, or " + _OWN),
@@ -103,9 +116,19 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "a process of it has confined itself (Landlock), as xz does",
      "switch its sandbox off, or " + _OWN),
     (r"more than \d+ groups", "its user is in too many groups", "ask your administrator"),
+    (rf"(\w+) {ONE_NODE}, and this one has (\d+)", rf"\1 {ONE_NODE}, and it has \2", ON_ONE_NODE),
     (r"not under the launcher", "it is not under slurm-elastic's launcher on its node",
      "ask your administrator whether the node has the root part, and the job passed the filter"),
 )  # fmt: skip
+
+
+def unfit(method: str, *, batch: bool, nodes: int) -> str:
+    """Why a method with a launcher saves no job of that kind; empty where it does."""
+    if not batch:
+        return f"{method} {ONE_NODE}, and this one is none (srun, salloc)"
+    if nodes > 1:
+        return f"{method} {ONE_NODE}, and this one has {nodes}"
+    return ""
 
 
 def clearer(before: str, message: str) -> str:
@@ -120,7 +143,7 @@ def obstacle(message: str) -> Obstacle | None:
     if _PASSES.search(message):
         return None
     for words, why, remedy in _KNOWN:
-        if re.search(words, message):
-            return Obstacle(why, remedy)
+        if found := re.search(words, message):
+            return Obstacle(found.expand(why), remedy)
     said = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
     return Obstacle(" ".join(said.split())[:200], _OWN)

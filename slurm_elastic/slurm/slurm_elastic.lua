@@ -4,8 +4,10 @@
 -- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
 -- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
 -- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. All
--- other jobs pass as they came, and so does every job after an error in here: this file never
--- refuses a submission. Runs on Lua 5.1 (Debian's Slurm 22.05) to 5.4.
+-- other jobs pass as they came, and so does every job after an error in here. Two kinds are refused,
+-- with a sentence: those with a comment about how they are saved that cannot be followed (ckpt=krui),
+-- and those with somebody else's account in a public cloud. Runs on Lua 5.1 (Debian's Slurm 22.05)
+-- to 5.4.
 --
 -- When in doubt a partition is NOT listed: with EnforcePartLimits=ALL one listed partition that
 -- cannot hold a job makes Slurm refuse it, though it would run elsewhere.
@@ -445,61 +447,7 @@ local function borrowed(job)
   end
 end
 
--- The method in --constraint=ckpt_METHOD; "none" where it names several: that job is refused later.
-local METHODS = { none = true, signal = true, criu = true, dmtcp = true, blcr = true, fake = true }
-
-local function feature_method(job)
-  local found = nil
-  for word in string.gmatch(job.features or "", "[%w_.-]+") do
-    local method = string.match(word, "^ckpt_(%l+)$")
-    if METHODS[method or ""] then
-      found = (found == nil or found == method) and method or "none"
-    end
-  end
-  return found
-end
-
--- How the job's progress is to be saved: as it says itself (--comment=ckpt=METHOD, then the features
--- that it asks for), else as the first of its partitions does that says so.
-local function checkpoint_method(job, part_list)
-  for word in string.gmatch(job.comment or "", "[^%s;]+") do
-    local method = string.match(word, "^ckpt=([^,]*)")
-    if method then
-      return method
-    end
-  end
-  local asked = feature_method(job)
-  if asked then
-    return asked
-  end
-  for name in items(blank(job.partition) and default_of(part_list) or job.partition) do
-    for _, data in ipairs(SITE.partitions or {}) do
-      if data.name == name and data.checkpoint then
-        return data.checkpoint
-      end
-    end
-  end
-  return nil
-end
-
--- The script behind its method's launcher, or nil: left alone. Only batch jobs have one; the
--- methods with a launcher save what runs on one node.
-local MARK = "#__SLURM_ELASTIC_SCRIPT__"
-local LONGEST = 4194304 - 8192 -- slurm.conf(5), max_script_size
-
-local function launched(job, part_list)
-  if type(job.script) ~= "string" or string.sub(job.script, 1, 2) ~= "#!" then
-    return nil
-  end
-  local alone = (number(job.min_nodes, NO_VAL) or 1) <= 1
-    and number(job.het_job_offset, NO_VAL) == nil
-    and job.cron_job ~= true
-  local launcher = (SITE.launchers or {})[checkpoint_method(job, part_list) or "none"]
-  if not launcher or not alone or #job.script > LONGEST then
-    return nil
-  end
-  return not string.find(job.script, MARK, 1, true) and launcher .. job.script or nil
-end
+-- Here comes job_saving.lua.
 
 -- One change to the job; after an error it is as it came.
 local function try(change)
@@ -514,6 +462,16 @@ end
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   local user = "slurm-elastic: uid=" .. tostring(submit_uid)
   local refused
+  try(function()
+    local why = slurm.log_user and wrong_words(job_desc)
+    if why then
+      slurm.log_user("%s", "slurm-elastic: " .. why)
+      refused = why
+    end
+  end)
+  if refused then
+    return slurm and slurm.ERROR or -1
+  end
   try(function()
     refused = borrowed(job_desc)
     if refused and slurm.log_user then
@@ -537,6 +495,12 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid)
     if why then
       slurm.log_user("%s", "slurm-elastic: this job can never start in partition "
         .. job_desc.partition .. ": " .. why)
+    end
+  end)
+  try(function()
+    local why = slurm.log_user and not_saved(job_desc, part_list)
+    if why then
+      slurm.log_user("%s", "slurm-elastic: " .. why)
     end
   end)
   try(function()

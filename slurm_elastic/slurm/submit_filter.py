@@ -1,4 +1,5 @@
-"""The job submit filter: ``slurm_elastic.lua`` and, where a site has none, ``job_submit.lua``.
+"""The job submit filter: ``slurm_elastic.lua``, of which ``job_saving.lua`` is a part, and, where a
+site has none, ``job_submit.lua``.
 
 The code is Lua, for Slurm's job_submit/lua plugin, and lies beside this module; here it gets its
 data: our partitions in rank order with what their nodes have. Who may use a partition, its state
@@ -13,10 +14,12 @@ from importlib import resources
 from pathlib import Path
 
 from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.checkpoint import LIMIT, METHODS, OPTIONS
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import cheapest
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.policies.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
 from slurm_elastic.policies.verdict import features, most_nodes
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.launcher import launchers
@@ -25,6 +28,8 @@ from slurm_elastic.slurm.siteconf import Site
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
+_SAVING = "job_saving.lua"
+_SAVING_LINE = f"-- Here comes {_SAVING}.\n"
 _CALL = re.compile(r"(?<!function )\bslurm_elastic_submit\s*\(")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 
@@ -44,12 +49,14 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
+    data["saving"] = _saving()
     data |= _default_memory(site)
     if config.checkpoint.directory is not None:
         data["launchers"] = launchers(config.checkpoint.directory)
     code = _source(FILTER)
-    if code.count(_DATA_LINE) != 1:
-        raise AssertionError(f"{FILTER} lacks its data line")
+    if code.count(_DATA_LINE) != 1 or code.count(_SAVING_LINE) != 1:
+        raise AssertionError(f"{FILTER} lacks its data line, or that of {_SAVING}")
+    code = code.replace(_SAVING_LINE, _source(_SAVING))
     return {
         FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
@@ -110,6 +117,18 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
         return "{}"
     pad = "  " * (indent + 1)
     return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
+
+
+def _saving() -> dict[str, LuaValue]:
+    """The words in which a job says how it is saved, and ours where it is not."""
+    options: dict[str, LuaValue] = {
+        method: [{"key": key, "values": values} for key, values in keys.items()]
+        for method, keys in OPTIONS.items()
+    }
+    return {
+        "methods": METHODS, "options": options, "bare": LIMIT, "one_node": ONE_NODE,
+        "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE, "without_steps": STEPS,
+    }  # fmt: skip
 
 
 def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:

@@ -134,6 +134,13 @@ def test_a_shared_directory_that_hangs_is_one_without_images_and_jobs(
     assert eventually(lambda: len(bed.checkpointer.images(run)) == 1)
 
 
+def test_a_run_of_several_nodes_is_told_that_it_has_too_many(bed: NodeBed) -> None:
+    run = structs.replace(bed.run(), job=99, label="99", nodes=("n1", "n2"))
+    said = "^job 99: dmtcp saves batch jobs of one node, and this one has 2$"
+    with pytest.raises(CheckpointError, match=said):
+        save(bed, run)
+
+
 def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
     image = save(bed, bed.run(), stop=True)
     (Path(image.path) / "manifest.json").write_text("{}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plans
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of, resolve
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for, policy_of, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model import JobRun, Notice, NoticeKind
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.checkpoint import Never, Situation, save_seconds
 from slurm_elastic.policies.threat import Cause
 
@@ -137,10 +141,45 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
         "ckpt=signal,sign=x": "sign: expected one of signal",
         "ckpt=criu,tcp=shut": "tcp=shut: expected one of keep, close",
         "ckpt=criu,tcp": "'tcp' is no KEY=VALUE",
+        "ckpt=criu,tpc=close": "tpc: expected one of tcp, limit",
+        "ckpt=dmtcp,tcp=close": "tcp: expected one of limit",
+        "ckpt=signal,scope=all": "scope=all: expected one of batch, full",
+        "ckpt=signal,blocking=maybe": "blocking=maybe: expected one of yes, no",
     }.items():
         choice = resolve(comment, "", PoolCheckpoint(), site)
         assert choice.method == "none"
         assert why in choice.refused
+
+
+@pytest.mark.parametrize("word", [{"comment": "ckpt=criu,limit"}, {"features": "ckpt_dmtcp"}])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ({"batch": False}, "saves batch jobs of one node, and this one is none (srun, salloc)"),
+        ({"nodes": ("n1", "n2")}, "saves batch jobs of one node, and this one has 2"),
+    ],
+)
+def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
+    word: dict[str, str], kind: dict[str, Any], why: str
+) -> None:
+    site, pool = CheckpointSettings(), PoolCheckpoint()
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",))
+    own = replace(job, **word)
+    method = "dmtcp" if "features" in word else "criu"
+    assert plan_for(own, pool, site) == resolve(own.comment, own.features, pool, site)
+    refused = plan_for(replace(own, **kind), pool, site)
+    assert (refused.method, refused.refused) == ("none", f"{method} {why}")
+    signal = replace(job, comment="ckpt=signal", **kind)
+    assert plan_for(signal, pool, site).method == "signal"
+
+
+def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_user_is_told() -> (
+    None
+):
+    pool, site = PoolCheckpoint(method="criu"), CheckpointSettings()
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1", "n2"))
+    assert plan_for(job, pool, site).method == "criu"
+    assert plan_for(replace(job, batch=False), pool, site).method == "none"
 
 
 @given(st.text())

@@ -192,7 +192,7 @@ def test_whose_script_asks_has_called_sudo_as_a_child(
     )
     programs = {30: "/sudo", 29: "/sudo", 25: "/bin/bash", 20: "/stepd", 1: "/sudo"}
     parents = {30: 29, 29: 25, 25: 20, 20: 1}
-    monkeypatch.setattr(callers, "_program", lambda pid, proc: programs.get(pid, ""))
+    monkeypatch.setattr(callers, "program_of", lambda pid, proc: programs.get(pid, ""))
     monkeypatch.setattr(callers, "_parent", lambda pid, proc: parents[pid])
     monkeypatch.setattr(callers, "_is_root", lambda pid, proc: True)
     assert callers._chain(site, proc, asks=True) == (25, 20)
@@ -210,4 +210,4 @@ def test_whose_script_asks_has_called_sudo_as_a_child(
 
 def test_what_is_not_to_be_read_has_no_parent_and_no_user(proc: Path) -> None:
     assert (callers._parent(99, proc), callers._is_root(99, proc)) == (0, False)
-    assert callers._program(99, proc) == ""
+    assert callers.program_of(99, proc) == ""

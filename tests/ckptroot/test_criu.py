@@ -555,6 +555,26 @@ def test_what_became_so_while_it_was_saved_lets_them_go_on(
     ]
 
 
+def test_a_step_is_looked_for_before_a_save_and_once_all_stand_still(
+    bed: Bed, saved: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks: list[object] = []
+
+    def check(*how: object) -> None:
+        looks.append(how)
+        raise Refused("it runs a step")
+
+    monkeypatch.setattr(criu.steps, "check", check)
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [41])
+    with pytest.raises(Refused, match="it runs a step"):
+        bed.method.need()
+    assert bed.done == [], "nothing was stopped"
+    with pytest.raises(Refused, match="it runs a step"):
+        bed.method.dump(tmp_path, 60.0, MIB, True)
+    assert looks == [(bed.method._site, 7, [41], "criu")] * 2
+    assert {"do": "continue", "but": []} in bed.done
+
+
 @pytest.mark.parametrize("name", ["stray", "terminal", "local_files"])
 def test_each_reason_not_to_save_it_counts(
     bed: Bed, saved: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, name: str

@@ -328,6 +328,14 @@ class TestCommands:
         method = commands.method
         assert (method.need(), method.locked(), method.alone(commands.home)) == (0, {}, frozenset())
 
+    def test_a_job_with_a_step_is_not_saved(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dmtcp.steps, "running", lambda site, job: iter(["7.0"]))
+        said = r"^it runs a step \(srun\), which dmtcp does not save: 7\.0$"
+        with pytest.raises(Refused, match=said):
+            commands.method.need()
+
 
 def test_a_host_without_one_of_its_commands_or_nft_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -138,7 +138,7 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
     [
         ("ckpt=fake,limit=3", "by fake, by policy; at its time limit it goes on, 3 times at most"),
         ("ckpt=fake", "by fake, by policy"),
-        ("ckpt=fake,limit=x", "not at all, its comment cannot be followed"),
+        ("ckpt=fake,limit=x", "not at all: ckpt=fake,limit=x: limit is 'x'"),
     ],
 )
 def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> None:
@@ -247,4 +247,4 @@ def test_explain_says_how_a_job_is_saved_and_what_was_decided(
     assert "as ckpt-saved" in said
     assert "as ranked" not in said
     assert run(config, "explain", "9") == 0
-    assert "cannot be followed: saved=soon" in capsys.readouterr().out
+    assert "not at all: saved=soon" in capsys.readouterr().out

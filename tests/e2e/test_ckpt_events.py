@@ -35,7 +35,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 def test_a_jobs_start_is_seen_at_once(site: Sandbox) -> None:
     """A wish that cannot be followed is said when its job is first seen running."""
-    job = site.submit("sleep 300", "--partition=aws", "--comment=ckpt=nonsense")
+    job = site.submit("sleep 300", "--partition=aws", "--comment=ckpt=signal,saved=soon")
     site.wait_job(job, "RUNNING")
     told = f"job:{job}"
     site.wait_for(lambda: "ckpt-refused" in kinds(site, told), PATIENCE, "its start is seen")

@@ -46,6 +46,15 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
          "message queue"),
         (CRIU + "(compel/src/lib/infect.c:712): Unable to connect a transport socket: Operation not"
          " permitted", "Landlock"),
+        (CRIU + "(criu/sk-inet.c:151): inet: In-flight connection (l) for 3e8", "network connection"),
+        (CRIU + "(criu/sk-unix.c:471): unix: Non-empty write queue on an in-flight socket 0x3e8",
+         "unix socket with a connection"),
+        (CRIU + "(criu/sk-unix.c:457): unix: In-flight connection on non-listening socket 7",
+         "unix socket with a connection"),
+        ("job 7: no checkpoint: it runs a step (srun), which criu does not save: 7.0",
+         "a step (srun), which criu does not save"),
+        ("job 7: criu saves batch jobs of one node, and this one has 2",
+         "criu saves batch jobs of one node, and it has 2"),
         ("job 7: this run is not under the launcher", "launcher"),
         ("job 7: no checkpoint: its node gives it no clocks of its own: Operation not permitted",
          "its clocks"),
@@ -87,3 +96,27 @@ def test_words_that_nobody_knows_are_cut_at_two_hundred_characters() -> None:
     found = obstacle("job 7: no checkpoint: " + "y" * 300)
     assert found is not None
     assert found.why == "y" * 200
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "job 7: no checkpoint: it runs a step (srun), which criu does not save: 7.0",
+        "job 7: no checkpoint: it runs a step (srun), which dmtcp does not save: one that begins or ends",
+        CRIU + "(criu/sk-unix.c:481): unix: Found a closed in-flight socket to 0x3e8",
+    ],
+)  # fmt: skip
+def test_closing_network_connections_is_no_advice_for_what_is_none(message: str) -> None:
+    found = obstacle(message)
+    assert found is not None
+    assert "network connection" not in found.why
+    assert "tcp=close" not in found.remedy
+
+
+def test_advice_for_pythons_multiprocessing_is_named_as_such() -> None:
+    found = obstacle(
+        CRIU + "(criu/files-reg.c:1107): Can't create link remap for /data/x. Use link-remap"
+    )
+    assert found is not None
+    assert found.remedy.startswith("keep the file as long as it is open")
+    assert "in Python's multiprocessing: the start method fork" in found.remedy

@@ -1,0 +1,236 @@
+"""The submit filter's words to users about how their jobs are saved, in each Lua that is here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from slurm.test_launcher import LAUNCHERS, site
+from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET
+
+from slurm_elastic.ckptman.job_settings import parse_comment
+from slurm_elastic.config import domain_pools
+from slurm_elastic.config.checkpoint import METHODS, OPTIONS
+from slurm_elastic.hostlist import expand
+from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
+
+HARNESS = """
+local log, told = {}, {}
+slurm = {
+  SUCCESS = 0, ERROR = -1,
+  log_debug = function(format, ...) end,
+  log_error = function(format, ...) log[#log + 1] = string.format(format, ...) end,
+  log_user = function(format, ...) told[#told + 1] = string.format(format, ...) end,
+}
+"""
+EXPECTED = "expected one of none, signal, criu, dmtcp, blcr, fake"
+SCRIPT = "#!/bin/bash\n"
+
+
+@pytest.fixture(params=LUAS)
+def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    return LUAS[request.param]
+
+
+def answers(
+    lua: Callable[[str], str], *jobs: Mapping[str, Any], text: str | None = None, tail: str = ""
+) -> list[tuple[int, str]]:
+    """The filter's code for each job, and what its user reads."""
+    text = text or render(site(), domain_pools(site(), expand))[FILTER]
+    full = [UNSET | {"partition": "static"} | dict(job) for job in jobs]
+    code = f"""{HARNESS}{text}{tail}
+    for _, job in ipairs({to_lua(full)}) do
+      told = {{}}
+      local code = slurm_elastic_submit(job, {to_lua(PARTITIONS)}, 1000)
+      print(code .. "\t" .. table.concat(told, "|") .. table.concat(log, "|"))
+    end"""
+    rows = (line.partition("\t") for line in lua(code).splitlines())
+    return [(int(code), said) for code, _, said in rows]
+
+
+@pytest.mark.parametrize(
+    ("comment", "said"),
+    [
+        ("ckpt=krui", f"--comment=ckpt=krui: {EXPECTED}"),
+        ("project x;ckpt= y", f"--comment=ckpt=: {EXPECTED}"),
+        ("ckpt=criu,tcp=colse", "--comment=ckpt=criu,tcp=colse: tcp=colse: expected one of keep, close"),
+        ("ckpt=criu,tpc=close", "--comment=ckpt=criu,tpc=close: tpc: expected one of tcp, limit"),
+        ("ckpt=criu,tcp", "--comment=ckpt=criu,tcp: 'tcp' is no KEY=VALUE"),
+        ("ckpt=criu, tcp=close", "--comment=ckpt=criu,: '' is no KEY=VALUE"),
+        ("ckpt=dmtcp,tcp=close", "--comment=ckpt=dmtcp,tcp=close: tcp: expected one of limit"),
+        ("ckpt=signal,scope=all",
+         "--comment=ckpt=signal,scope=all: scope=all: expected one of batch, full"),
+        ("ckpt=signal,blocking=maybe",
+         "--comment=ckpt=signal,blocking=maybe: blocking=maybe: expected one of yes, no"),
+        ("ckpt=fake,limit=x",
+         "--comment=ckpt=fake,limit=x: limit is 'x', expected a number up to 999"),
+        ("ckpt=fake,limit=1000",
+         "--comment=ckpt=fake,limit=1000: limit is '1000', expected a number up to 999"),
+        ("chkpt=criu", "--comment=chkpt=criu: expected ckpt=criu"),
+        ("mine checkpoint=dmtcp,limit", "--comment=checkpoint=dmtcp,limit: expected ckpt=dmtcp"),
+        ("cpkt=signal", "--comment=cpkt=signal: expected ckpt=signal"),
+        ("CKPT=criu", "--comment=CKPT=criu: expected ckpt=criu"),
+        ("ckpt:criu", "--comment=ckpt:criu: expected ckpt=criu"),
+        ("ckpt", f"--comment=ckpt: expected ckpt=METHOD, METHOD {EXPECTED[9:]}"),
+        (" CKPT ", f"--comment=ckpt: expected ckpt=METHOD, METHOD {EXPECTED[9:]}"),
+    ],
+)  # fmt: skip
+def test_a_comment_that_cannot_be_followed_is_an_error_with_the_right_word(
+    lua: Callable[[str], str], comment: str, said: str
+) -> None:
+    """For sbatch, srun and salloc alike."""
+    found = answers(lua, {"comment": comment}, {"comment": comment, "script": ""})
+    assert found == [(-1, f"slurm-elastic: {said}")] * 2
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "", "we need no ckpt here", "ckpt later", "the ckpt is in /data/ckpt", "my_ckpt=krui",
+        "nockpt=criu", "path=/ckpt/criu", "chkpt=mine", "concept=none", "cockpit=signal",
+        "copt=none", "kept=none", "count=fake", "checkpoint",
+        "ckpt=criu", "ckpt=criu,limit,tcp=close", "ckpt=none,limit", "chkpt=fake ckpt=criu",
+        "ckpt=signal,saved=file:state-%j,stop_signal=USR2,scope=full,blocking=no,limit=3",
+    ],
+)  # fmt: skip
+def test_other_comments_pass(lua: Callable[[str], str], comment: str) -> None:
+    assert answers(lua, {"comment": comment}) == [(0, "")]
+
+
+def test_the_filter_and_the_service_refuse_the_same_words(lua: Callable[[str], str]) -> None:
+    """But for the forms of signals and signs, which the filter leaves to the service."""
+    keys = {key for keys in OPTIONS.values() for key in keys} | {"tpc", ""}
+    values = ("close", "keep", "batch", "full", "yes", "no", "7", "0", "1000", "x", "")
+    words = ["limit", *(f"{key}={value}" for key, value in itertools.product(sorted(keys), values))]
+    free = ("signal=", "stop_signal=", "saved=")
+    words = [word for word in words if not word.startswith(free)]
+    wishes = [f"ckpt={method},{word}" for method in METHODS for word in words]
+    found = answers(lua, *({"comment": wish} for wish in wishes))
+    assert {w for w, (code, _) in zip(wishes, found, strict=True) if code} == set(
+        filter(_is_refused, wishes)
+    )
+
+
+def _is_refused(comment: str) -> bool:
+    try:
+        parse_comment(comment)
+    except ValueError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun prog", "  srun -n 4 ./prog", "module load x; srun prog", "cd /x && srun prog",
+        "OMP_NUM_THREADS=2 srun prog", "time srun prog", "timeout 10m srun prog",
+        "nice -n 10 srun prog", "/usr/bin/srun prog", "for i in 1 2; do srun prog $i; done",
+        "if srun prog", "then srun prog", "out=$(srun hostname)", "{ srun prog; }", "srun prog &",
+        "sleep 1 & srun prog", "yes | srun prog", "exec srun prog # now", "srun",
+    ],
+)  # fmt: skip
+def test_who_starts_steps_by_the_script_is_told_that_they_are_not_saved(
+    lua: Callable[[str], str], line: str
+) -> None:
+    script = f"{SCRIPT}# it runs srun below\necho begin\n{line}\n"
+    own, by_pool = (
+        {"comment": "ckpt=criu", "script": script},
+        {"partition": "onprem", "script": script},
+    )
+    said = (
+        "slurm-elastic: steps (srun) are not saved by {}, and the job is not while one runs. It"
+        " would help to start the program without srun, which a job of one node does not need, or"
+        " save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+    )
+    dmtcp = {"comment": "ckpt=dmtcp", "script": script}
+    assert answers(lua, own, by_pool, dmtcp) == [
+        (0, said.format("criu")), (0, said.format("criu")), (0, said.format("dmtcp")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        SCRIPT, SCRIPT + "# srun prog", SCRIPT + "  # srun prog", SCRIPT + "./prog # no srun here",
+        SCRIPT + "echo srun", SCRIPT + "./my_srun", SCRIPT + "srun_all", SCRIPT + "SRUN=/usr/bin/srun",
+        SCRIPT + "echo ${srun}", SCRIPT + "srun" + "x" * 5000, "#!/usr/bin/python3\nsrun = 3\n",
+        SCRIPT + "#" * 1_000_000 + "srun",
+    ],
+)  # fmt: skip
+def test_other_scripts_are_none_of_that(lua: Callable[[str], str], script: str) -> None:
+    assert answers(lua, {"comment": "ckpt=criu", "script": script}) == [(0, "")]
+
+
+def test_a_job_that_is_not_put_behind_a_launcher_may_have_steps(lua: Callable[[str], str]) -> None:
+    script = SCRIPT + "srun prog"
+    jobs = ({"script": script}, {"script": script, "comment": "ckpt=signal"})
+    assert answers(lua, *jobs) == [(0, "")] * 2
+
+
+@pytest.mark.parametrize(
+    ("job", "remedy"),
+    [
+        ({"script": ""}, "submit a script with sbatch"),
+        ({"script": "", "min_nodes": 2}, "submit a script with sbatch"),
+        ({"min_nodes": 2}, "ask for one node, or save its state yourself"),
+        ({"het_job_offset": 0}, "ask for one node, or save its state yourself"),
+    ],
+)
+@pytest.mark.parametrize("word", [{"comment": "ckpt=criu"}, {"features": "big&ckpt_criu"}])
+def test_a_job_of_a_kind_that_its_method_does_not_save_is_told_so(
+    lua: Callable[[str], str], job: dict[str, Any], remedy: str, word: dict[str, str]
+) -> None:
+    ((code, said),) = answers(lua, job | word)
+    assert code == 0
+    assert said.startswith(
+        "slurm-elastic: this job is not saved: criu saves batch jobs of one node. It would help to "
+        + remedy
+    )
+
+
+def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) -> None:
+    jobs = (
+        {"partition": "onprem", "script": ""},
+        {"partition": "onprem", "min_nodes": 2},
+        {"script": "", "comment": "ckpt=none"},
+        {"min_nodes": 2, "comment": "ckpt=signal"},
+    )
+    assert answers(lua, *jobs) == [(0, "")] * 4
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "SITE.saving.options = nil; SAVING.options = nil",
+        "SAVING.methods = nil",
+        "slurm.log_user = function() error('x') end",
+    ],
+)
+def test_after_an_error_a_job_passes_as_it_came(lua: Callable[[str], str], broken: str) -> None:
+    ((code, said),) = answers(lua, {"comment": "ckpt=criu,tcp=colse"}, tail=f"\n{broken}\n")
+    assert code == 0
+    assert "job left as it came" in said
+
+
+def test_without_a_way_to_tell_why_nothing_is_refused(lua: Callable[[str], str]) -> None:
+    job = {"comment": "ckpt=krui"}
+    assert answers(lua, job, tail="\nslurm.log_user = nil\n") == [(0, "")]
+
+
+def test_a_filter_without_data_says_nothing(lua: Callable[[str], str]) -> None:
+    text = render(site(), domain_pools(site(), expand))[FILTER]
+    begin, end = text.index("local SITE = {"), text.index("\n}\n") + 3
+    bare = text[:begin] + "local SITE = {}\n" + text[end:]
+    jobs = ({"comment": "ckpt=krui"}, {"comment": "ckpt"}, {"comment": "chkpt=criu"})
+    assert answers(lua, *jobs, text=bare) == [(0, "")] * 3
+
+
+def test_the_launchers_are_before_scripts_with_steps_all_the_same(
+    lua: Callable[[str], str],
+) -> None:
+    text = render(site(), domain_pools(site(), expand))[FILTER]
+    job = to_lua(UNSET | {"comment": "ckpt=criu", "script": SCRIPT + "srun prog\n"})
+    code = f"{HARNESS}{text}\nlocal job = {job}\nslurm_elastic_submit(job, {to_lua(PARTITIONS)}, 1)"
+    assert lua(code + "\nprint(job.script)") == LAUNCHERS["criu"] + SCRIPT + "srun prog\n\n"
