@@ -83,9 +83,11 @@ def test_a_wrong_word_is_an_error_that_names_the_right_one(world: ServedWorld) -
 def test_who_starts_steps_or_asks_for_two_nodes_reads_at_submission_what_is_not_saved(
     world: ServedWorld,
 ) -> None:
-    two = world.slurm("sbatch", "-N2", "--comment=ckpt=criu", "--wrap", "sleep 60", user="alice")
+    words = ["sbatch", "--chdir=/shared/jobs", "-o", "/dev/null"]
+    asked = ["-N2", "--comment=ckpt=criu", "--wrap", "sleep 600"]
+    two = world.slurm(*words, *asked, user="alice")
     assert "criu saves batch jobs of one node. It would help to ask for one node" in two.stderr
-    one = world.slurm("sbatch", "--wrap", "srun sleep 60", user="alice")
+    one = world.slurm(*words, "--wrap", "srun sleep 600", user="alice")
     assert "steps (srun) are not saved by criu" in one.stderr
     job = two.stdout.split()[-1]
     world.wait_for(
