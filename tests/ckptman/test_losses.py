@@ -1,4 +1,4 @@
-"""What a job does again is told: to its user in its output, to others in the journal."""
+"""Work that a job does again is told: to its user in its output, to others in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program has bound to some of its step's CPUs keeps as much of another step's."""
+"""A thread that is bound to some of its step's CPUs gets as many of another step's."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Bed:
 
 
 def manifest(closed: list[str] | None, **bound: list[int]) -> SimpleNamespace:
-    """What a restore reads of a manifest."""
+    """As much of a manifest as a restore reads."""
     return SimpleNamespace(pid=1001, clocks=CLOCKS, closed=closed, bound=bound)
 
 

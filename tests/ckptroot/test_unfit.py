@@ -31,7 +31,7 @@ def running(*words: str | Path, **more: str) -> Iterator[int]:
 
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the kernel says of keys; of our user three."""
+    """The kernel's words on keys; our user has three."""
     path = tmp_path / "key-users"
     path.write_text("    0:    15 14/14 9/1000000 476/25000000\n 4711:     3 3/3 3/200 41/20000\n")
     monkeypatch.setattr(unfit, "_USERS", path)

@@ -1,4 +1,4 @@
-"""What a program keeps where it goes on, what it does not keep, and what is refused for that."""
+"""A program where it goes on: what it keeps, what it does not keep, and what is refused for that."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def all_nodes(world: CriuWorld) -> None:
 
 
 def moved(world: CriuWorld, script: str) -> list[str]:
-    """What the program says besides its steps that is moved once, and comes to its end."""
+    """The words besides its steps of a program that is moved once, and comes to its end."""
     job = world.sbatch(script, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
