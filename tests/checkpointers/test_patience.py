@@ -41,7 +41,9 @@ def image(bed: NodeBed) -> Image:
 @pytest.fixture
 def holder(bed: NodeBed) -> Iterator[Store]:
     """Has the job's lock, as a server of files has for a machine that is gone, until its lease ends."""
-    site = Site(cluster="t", directory=bed.home / "shared", key=b"k" * 64, reader=(0, 0))
+    site = Site(
+        cluster="t", directory=bed.home / "shared", key=b"k" * 64, reader=(0, 0), slurmstepd="/none"
+    )  # fmt: skip
     store = Store(site, 7)
     yield store
     store.close()

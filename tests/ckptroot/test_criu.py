@@ -67,7 +67,10 @@ class Bed:
         self.held: dict[int, criu.sysv.Held | None] = {5: None}
         self.renamed = False
         self.work = place
-        site = Site(cluster="t", directory=place, key=b"", reader=(0, 0), criu=str(place / "criu"))
+        site = Site(
+            cluster="t", directory=place, key=b"", reader=(0, 0), criu=str(place / "criu"),
+            slurmstepd="/none",
+        )  # fmt: skip
         self.method: Any = criu.Criu(site, CALLER, PAYLOAD)
 
     def begin(self, payload: Payload) -> tuple[object, int]:

@@ -113,7 +113,10 @@ class Commands:
         self.user.mkdir()
         os.chown(self.user, USER, USER)
         monkeypatch.setattr(dmtcp.child, "run", self.run)
-        site = Site(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), dmtcp="/opt")
+        site = Site(
+            cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), dmtcp="/opt",
+            slurmstepd="/none",
+        )  # fmt: skip
         payload = replace(PAYLOAD, directory=str(self.user), uid=USER, gid=USER, groups=(USER,))
         self.method: Any = Dmtcp(site, CALLER, payload)
         self.port = self.user / "port"

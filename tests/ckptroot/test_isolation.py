@@ -96,7 +96,8 @@ from slurm_elastic.ckptroot.site import Refused, Site
 home, program, kind, swap = Path(sys.argv[1]), *sys.argv[2:5]
 for own in ("/run", "/dev/shm"):  # as on a host: CRIU's cache, and nobody else's semaphores
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", own], check=True)
-site = Site(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), criu=program, scratch=home / "run")
+site = Site(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), criu=program, scratch=home / "run",
+            slurmstepd="/none")
 environment = {b"PATH": b"/usr/bin:/bin"}
 caller = Caller(7, 2000, 2000, "alice", (2000,), environment)
 payload = Payload(argv=("/usr/bin/python3", str(home / "job"), kind), environment=environment,

@@ -138,6 +138,6 @@ def test_a_parent_that_ends_meanwhile_is_believed_nothing(monkeypatch: pytest.Mo
     """Its number may have become that of another's sudo, whose environment would be read."""
     parents = iter([os.getppid(), 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    monkeypatch.setattr(callers, "_program", lambda pid, proc: os.path.realpath("/usr/bin/sudo"))
+    monkeypatch.setattr(callers, "program_of", lambda pid, proc: os.path.realpath("/usr/bin/sudo"))
     with pytest.raises(Refused):
         callers.own_environment("/usr/bin/sudo")

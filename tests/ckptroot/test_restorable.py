@@ -84,7 +84,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         method: Any = object.__new__(criu.Criu)
         method._caller, method._keeper, method.pid = CALLER, 0, 0
         method._clockless = ""
-        method._site = SimpleNamespace(directory=Path("/tmp"))
+        method._site = SimpleNamespace(directory=Path("/tmp"), slurmstepd="/none")
         method._baggage = Baggage(CALLER, Path("/tmp"), Path("/nonexistent/left"))
         monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
         monkeypatch.setattr(criu.sysv, "held", lambda namespace: None)
@@ -141,7 +141,9 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     method = start("agent")
     went_on = []
     method._clockless = ""
-    method._site = SimpleNamespace(criu="/usr/sbin/criu", directory=Path("/tmp"))
+    method._site = SimpleNamespace(
+        criu="/usr/sbin/criu", directory=Path("/tmp"), slurmstepd="/none"
+    )
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
         ("_work", lambda: tmp_path),
