@@ -190,7 +190,8 @@ def test_a_word_opens_one_port_and_a_second_key_is_refused(
     one.hands_in(public_key(private))
     assert not one.gets_through(), "the word was used"
     assert one.gets_through(private), "as the machine that its cloud has told the word"
-    assert one.hands_in(public_key(second)) == "refused"
+    # The desk's port is for machines that enrol; one that has is let through to it no longer.
+    assert one.hands_in(public_key(second)) in ("", "refused")
     assert not one.gets_through(second)
     keys = [peer.key for peer in site.peers().values()]
     assert public_key(private) in keys
