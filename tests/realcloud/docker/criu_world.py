@@ -185,7 +185,8 @@ class CriuWorld(ContainerWorld):
 
     def clocks(self, name: str) -> str:
         """A container has its host's clocks otherwise, of which every move would be between equals."""
-        more = self.uptimes[int(name.removeprefix("n")) % len(self.uptimes)]
+        number = int("".join(filter(str.isdigit, name)) or 0)
+        more = self.uptimes[number % len(self.uptimes)]
         return f"unshare --time --monotonic {more} --boottime {more}" if more else ""
 
     @contextlib.contextmanager
