@@ -20,10 +20,18 @@ UID = 4711
 TICKETS = {"KRB5CCNAME": "KEYRING:persistent:4711"}
 
 
+def begun(pid: int) -> None:
+    """Wait until the program has its environment: execve(2) closes files before it lays that out."""
+    until = time.monotonic() + 60
+    while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 @contextmanager
 def running(*words: str | Path, **more: str) -> Iterator[int]:
     with subprocess.Popen(words, env={"PATH": "/usr/bin:/bin", **more}) as process:
         try:
+            begun(process.pid)
             yield process.pid
         finally:
             process.kill()
