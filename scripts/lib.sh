@@ -58,6 +58,7 @@ set_up_tests() {
         install_packages wireguard-tools wireguard-go nftables iproute2 iputils-ping
     there iptables || install_packages iptables # what a machine without nft has
     there tmux || install_packages tmux # a terminal, for what commands look like on one
+    there valgrind || install_packages valgrind # a program that is not saved
     there man zsh fish || install_packages man-db zsh fish # for man pages and completions
     there promtool || { # for what it says of our metrics and alerts; neither started now nor at boot
         install_packages prometheus

@@ -28,7 +28,8 @@ PACKAGES = {
     "libvirtd": "libvirt-daemon", "man": "man-db", "munged": "munge", "nft": "nftables",
     "promtool": "prometheus", "sbatch": "slurm-client",
     "scontrol": "slurm-client", "slurmctld": "slurmctld", "slurmd": "slurmd",
-    "sshd": "openssh-server", "systemd-analyze": "systemd", "wg": "wireguard-tools",
+    "sshd": "openssh-server", "systemd-analyze": "systemd", "valgrind": "valgrind",
+    "wg": "wireguard-tools",
     "wireguard-go": "wireguard-go", "zsh": "zsh",
 }  # fmt: skip
 """Debian's package of each program that tests run; one that is not here has its package's name."""

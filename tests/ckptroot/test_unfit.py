@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import needs
 import pytest
 
 from slurm_elastic.ckptroot import unfit
@@ -58,7 +59,7 @@ def test_a_tool_of_valgrind_is_known_by_its_program(place: str, tmp_path: Path) 
     assert found.endswith(" runs in valgrind, which does not go on after a restore")
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind here")
+@needs.unless("valgrind")
 def test_so_is_valgrind_itself() -> None:
     with running("valgrind", "-q", "/bin/sleep", "600") as pid:
         until = time.monotonic() + 30

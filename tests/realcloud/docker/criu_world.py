@@ -293,6 +293,14 @@ class CriuWorld(ContainerWorld):
         self.hurry(job)
         return lost
 
+    def all_up(self) -> None:
+        """All nodes take jobs, whatever became of them before."""
+        self.resume("n1", "n2", "n3")
+        self.wait_for(
+            lambda: self.slurm("sinfo", "-h", "-t", "idle,mix", "-o", "%D").stdout.split() == ["3"],
+            "all nodes are up",
+        )
+
     def hurry(self, job: int) -> None:
         """Take the wait for BeginTime off a requeued job, and see it run.
 

@@ -37,11 +37,7 @@ def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
 
 @pytest.fixture(autouse=True)
 def all_nodes(world: CriuWorld) -> None:
-    world.resume("n1", "n2", "n3")
-    world.wait_for(
-        lambda: world.slurm("sinfo", "-h", "-t", "idle,mix", "-o", "%D").stdout.split() == ["3"],
-        "all nodes are up",
-    )
+    world.all_up()
 
 
 def test_an_announced_move_keeps_each_step_once_and_the_exit_code(world: CriuWorld) -> None:

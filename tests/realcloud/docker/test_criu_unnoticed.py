@@ -81,11 +81,7 @@ def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
 
 @pytest.fixture(autouse=True)
 def all_nodes(world: CriuWorld) -> None:
-    world.resume("n1", "n2", "n3")
-    world.wait_for(
-        lambda: world.slurm("sinfo", "-h", "-t", "idle,mix", "-o", "%D").stdout.split() == ["3"],
-        "all nodes are up",
-    )
+    world.all_up()
 
 
 def moved(world: CriuWorld, script: str, moves: int) -> list[str]:
