@@ -14,25 +14,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from slurm_elastic.ckptroot import files, images
-from slurm_elastic.ckptroot.child import Child
+from slurm_elastic.ckptroot import files, images, tracing
 from slurm_elastic.ckptroot.site import Refused
+from slurm_elastic.ckptroot.tracing import await_stop, trace
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_LIBC.ptrace.restype = ctypes.c_long
-_GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207  # linux/ptrace.h
-_WALL = 0x40000000  # wait(2), __WALL
 _REGISTERS = 27  # sys/user.h, user_regs_struct
 _RAX, _ORIG_RAX, _RIP, _CS = 10, 15, 16, 17  # its fields
 _LONG_MODE = 0x33
 """The code segment of 64 bits (arch/x86/include/asm/segment.h, __USER_CS)."""
-_PATIENCE = 10.0
-"""Seconds for all threads of a job: they stand still."""
 
 _HEAD = 12
 """Bytes of an image before its message: two magic numbers and a length."""
@@ -110,26 +102,18 @@ def _padded(value: int, size: int) -> bytes:
 
 
 def go_back(tasks: Iterable[int]) -> None:
-    """Have the threads of stopped tasks that a save has left so wait again once they run.
-
-    A child does that: should it not come to its end, Linux lets go of what it traces (ptrace(2)).
-    """
+    """Have the threads of stopped tasks that a save has left so wait again once they run."""
     if os.uname().machine != "x86_64":
         return
     threads = [thread for task in tasks for thread in _in_poll(task)]
     if not threads:
         return
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for thread in threads:
-                _send_back(thread)
-        finally:
-            os._exit(0)
-    child, until = Child(pid), time.monotonic() + _PATIENCE
-    while child.status() is None and time.monotonic() < until:
-        time.sleep(0.001)
-    child.end()
+
+    def all_of_them() -> None:
+        for thread in threads:
+            _send_back(thread)
+
+    tracing.by_child(all_of_them)
 
 
 def _in_poll(task: int) -> Iterator[int]:
@@ -142,15 +126,15 @@ def _in_poll(task: int) -> Iterator[int]:
 
 
 def _send_back(thread: int) -> None:
-    if _LIBC.ptrace(_SEIZE, thread, None, None) != 0:
+    if not trace(tracing.SEIZE, thread):
         return
-    if _LIBC.ptrace(_INTERRUPT, thread, None, None) == 0:
-        os.waitpid(thread, _WALL)
+    if trace(tracing.INTERRUPT, thread):
+        await_stop(thread)
         registers = (ctypes.c_ulonglong * _REGISTERS)()
-        _LIBC.ptrace(_GETREGS, thread, None, ctypes.byref(registers))
+        trace(tracing.GETREGS, thread, None, ctypes.byref(registers))
         found = tuple(registers[index] for index in (_RAX, _ORIG_RAX, _CS))
         if found == (_EINTR, _POLL, _LONG_MODE):
             registers[_RAX] = _POLL
             registers[_RIP] -= _SYSCALL
-            _LIBC.ptrace(_SETREGS, thread, None, ctypes.byref(registers))
-        _LIBC.ptrace(_DETACH, thread, None, None)
+            trace(tracing.SETREGS, thread, None, ctypes.byref(registers))
+        trace(tracing.DETACH, thread)

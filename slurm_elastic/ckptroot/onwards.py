@@ -13,48 +13,33 @@ import contextlib
 import ctypes
 import os
 import signal
-import time
 from collections.abc import Collection, Iterable
 
-from slurm_elastic.ckptroot.child import Child
+from slurm_elastic.ckptroot import tracing
 from slurm_elastic.ckptroot.proc import status_of
+from slurm_elastic.ckptroot.tracing import await_stop, trace
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_LIBC.ptrace.restype = ctypes.c_long
-_CONT, _DETACH, _SEIZE = 7, 17, 0x4206  # linux/ptrace.h
-_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
-_WALL = 0x40000000  # wait(2), __WALL
 _BIT = 1 << (signal.SIGCONT - 1)
 _ALL_BUT = ctypes.c_uint64(~_BIT & (1 << 64) - 1)
 _MASK = ctypes.sizeof(_ALL_BUT)
 _STOPS = 8
 """Stops of a thread until it is given its signal: some of ptrace's own come before."""
-_PATIENCE = 10.0
-"""Seconds for all of them: they stand still."""
 
 
 def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
     """Have those of the stopped ``tasks`` that would notice go on; their numbers in the job's own
     namespace. ``stopped``, by these numbers, are to stay.
-
-    A child does it: should it not come to its end, Linux lets go of what it traces.
     """
     notice = {pid: inside for pid in tasks if (inside := _would_notice(pid)) is not None}
     wanted = {pid: inside for pid, inside in notice.items() if inside not in stopped}
     if not wanted:
         return frozenset()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for task in wanted:
-                _go_on(task)
-        finally:
-            os._exit(0)
-    child, until = Child(pid), time.monotonic() + _PATIENCE
-    while child.status() is None and time.monotonic() < until:
-        time.sleep(0.001)
-    child.end()
+
+    def all_of_them() -> None:
+        for task in wanted:
+            _go_on(task)
+
+    tracing.by_child(all_of_them)
     return frozenset(inside for task, inside in wanted.items() if not _is_stopped(task))
 
 
@@ -90,24 +75,24 @@ def _go_on(task: int) -> None:
         return  # it goes on as the others do
     before = ctypes.c_uint64()
     size = ctypes.c_void_p(_MASK)
-    _LIBC.ptrace(_GETSIGMASK, task, size, ctypes.byref(before))
-    _LIBC.ptrace(_SETSIGMASK, task, size, ctypes.byref(_ALL_BUT))
+    trace(tracing.GETSIGMASK, task, size, ctypes.byref(before))
+    trace(tracing.SETSIGMASK, task, size, ctypes.byref(_ALL_BUT))
     os.kill(task, signal.SIGCONT)
     for _ in range(_STOPS):
-        _LIBC.ptrace(_CONT, task, None, None)
-        _, status = os.waitpid(task, _WALL)
+        trace(tracing.CONT, task)
+        status = await_stop(task)
         if not os.WIFSTOPPED(status):
             return
         if status >> 8 == signal.SIGCONT:
             break
-    _LIBC.ptrace(_SETSIGMASK, task, size, ctypes.byref(before))
+    trace(tracing.SETSIGMASK, task, size, ctypes.byref(before))
     for thread in held:
-        _LIBC.ptrace(_DETACH, thread, None, None)
+        trace(tracing.DETACH, thread)
 
 
 def _seized(thread: int) -> bool:
     """A stopped thread stops once more, for its tracer, and then it waits."""
-    if _LIBC.ptrace(_SEIZE, thread, None, None) != 0:
+    if not trace(tracing.SEIZE, thread):
         return False
-    os.waitpid(thread, _WALL)
+    await_stop(thread)
     return True
