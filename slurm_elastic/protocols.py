@@ -363,6 +363,12 @@ class Checkpointer(Protocol):
         """
         ...
 
+    def hindered(self, run: JobRun) -> str:
+        """Why the run could not be saved now, by a look that costs it nothing; empty where nothing
+        is known of that.
+        """
+        ...
+
     def verify(self, image: Image) -> None:
         """Prove anew, from this host, that the image is whole; CheckpointError says what is not."""
         ...

@@ -160,6 +160,10 @@ class BlcrCheckpointer:
         """Only the program knows."""
         return None
 
+    def hindered(self, run: JobRun) -> str:  # noqa: ARG002
+        """Only a save tells."""
+        return ""
+
     def verify(self, image: Image) -> None:
         """The length, as seen from here; the content is the user's, whom alone it is for."""
         if not _whole(image):

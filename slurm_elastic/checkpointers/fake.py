@@ -17,6 +17,7 @@ class FakeCheckpointer:
     ``seconds`` is what a checkpoint takes by ``sleep``; ``fail_next`` errors are raised first to
     last, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not verify.
     ``origins`` is what launchers tell of jobs that do not go on from their newest image.
+    ``hindrances`` is why launchers say that a job could not be saved now.
     ``held`` are the runs (job, attempt) that are stopped, ``calls`` what was asked of which job.
     """
 
@@ -38,6 +39,7 @@ class FakeCheckpointer:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.origins: dict[int, Origin | None] = {}
+        self.hindrances: dict[int, str] = {}
         self.spoilt: set[tuple[int, int]] = set()
         self.held: set[tuple[int, int]] = set()
         self.calls: list[tuple[str, int]] = []
@@ -89,6 +91,10 @@ class FakeCheckpointer:
             if run.job in self.origins:
                 return self.origins[run.job]
             return Origin(image=next((i.number for i in self._images[run.job]), 0))
+
+    def hindered(self, run: JobRun) -> str:
+        """As ``hindrances`` has it."""
+        return self.hindrances.get(run.job, "")
 
     def verify(self, image: Image) -> None:
         """Whole, unless spoilt."""

@@ -75,6 +75,7 @@ class _Status(Struct, frozen=True, kw_only=True):
     method: str
     answer: _Answer = field(default_factory=_Answer)
     origin: Origin = Origin()
+    hindered: str = ""
     images: tuple[_Listed, ...] = ()
 
 
@@ -164,6 +165,13 @@ class LaunchedCheckpointer:
         if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
             return None
         return status.origin
+
+    def hindered(self, run: JobRun) -> str:
+        """As its launcher finds it once a minute; an older one does not tell."""
+        status = self._status(run.job)
+        if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
+            return ""
+        return status.hindered
 
     def verify(self, image: Image) -> None:
         """Sizes and digests of all files, which SlurmUser may read; in a time that goes by the

@@ -230,6 +230,10 @@ class SignalCheckpointer:
         """Only the program knows."""
         return None
 
+    def hindered(self, run: JobRun) -> str:  # noqa: ARG002
+        """Only a save tells."""
+        return ""
+
     def verify(self, image: Image) -> None:
         """The sign still stands: of a file, that it is there, of the user's, and not shorter."""
         book = self._read(image.job)

@@ -59,7 +59,9 @@ class Acts:
         if seen.answered:
             self._stand_in.look(seen.jobs)
             self._unannounced.look(seen, self.crew)
-            self._saves.clean(seen, frozenset(one.run.job for one in standing), self.crew)
+            moving = frozenset(one.run.job for one in standing)
+            self._saves.doubt(seen, moving, self.crew)
+            self._saves.clean(seen, moving, self.crew)
         return not all(_put_off(one) for one in standing)
 
     def _refuse(self, seen: Snapshot) -> None:

@@ -147,11 +147,15 @@ def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) 
     """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
     method: one that saves itself may do so when it wants, or end by the signal.
     """
-    wanted = choice.method in PROBED and (choice.renewals or choice.policy != NO_POLICY)
-    if not wanted or snapshot.now - job.start < snapshot.probe:
+    if not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False
     verdict = snapshot.unsavable.get(job.id)
     return job.id not in snapshot.images and (verdict is None or verdict.attempt != job.restarts)
+
+
+def is_transparent(choice: CheckpointPlan) -> bool:
+    """Whether a job is to be saved some day, by a method of which its program knows nothing."""
+    return choice.method in PROBED and bool(choice.renewals or choice.policy != NO_POLICY)
 
 
 def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman import verdicts
-from slurm_elastic.ckptman.decide import SAVE, JobFacts, Plan, dump_seconds, run_of
+from slurm_elastic.ckptman.decide import (
+    SAVE,
+    JobFacts,
+    Plan,
+    dump_seconds,
+    is_transparent,
+    run_of,
+)
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.orders import Asked, Orders
@@ -23,7 +30,7 @@ from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.unsavable import TRIES, clearer
+from slurm_elastic.policies.unsavable import TRIES, clearer, obstacle
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +38,8 @@ PAUSE = 30.0
 """Seconds after a save that failed before the next one is tried; longer for a slow one."""
 HOPELESS = 600.0
 """The same for a job that cannot be saved: each try stops it for a moment."""
+DOUBT = 60.0
+"""Seconds between two looks whether a job can be saved still."""
 LEAST = 60.0
 MOST_PAUSE = 3600.0
 """Seconds at most until images that could not be removed are tried again."""
@@ -54,6 +63,7 @@ class Saves:
     def __init__(self, site: Site, orders: Orders) -> None:
         self._site, self.orders = site, orders
         self._not_before: dict[int, float] = {}
+        self._doubted: dict[int, float] = {}
         self._expected: dict[int, float] = {}
         self._failures: dict[int, tuple[int, int, str]] = {}
         self._missing: dict[int, float] = {}
@@ -68,6 +78,28 @@ class Saves:
             for situation in plan.facts.situations:
                 self._expected[run.job] = situation.dump
             crew.submit(run.job, plan.order, partial(self._due, plan), kind=Kind.PERIODIC)
+
+    def doubt(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
+        """See once a minute whether a job can be saved still: where no policy saves it before a
+        notice, nobody would know until then that it cannot.
+        """
+        for number, choice in seen.choices.items():
+            due = max(self._doubted.get(number, 0.0) + DOUBT, self._not_before.get(number, 0.0))
+            if number in moving or self._site.now() < due or not is_transparent(choice):
+                continue
+            facts = JobFacts(run=run_of(seen.jobs[number], choice), choice=choice, situations=())
+            plan = Plan(kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be")
+            if crew.submit(number, NEVER, partial(self._try, plan), kind=Kind.PERIODIC):
+                self._doubted[number] = self._site.now()
+
+    def _try(self, plan: Plan) -> None:
+        """A save, where its launcher says that it could not be made, and not for something that
+        passes by itself, or where the last ones could not: it fails in the words for the user.
+        """
+        run = plan.facts.run
+        hindered = self._site.checkpointers[plan.facts.choice.method].hindered(run)
+        if run.job in self._site.state.unsavable() or (hindered and obstacle(hindered)):
+            self._save(plan)
 
     def now(self, orders: Iterable[Asked], seen: Snapshot, crew: KeyedExecutor) -> None:
         """Have the jobs saved that are asked for; one that something is under way for, after that,
@@ -219,6 +251,7 @@ class Saves:
         for memory in (
             self._missing,
             self._not_before,
+            self._doubted,
             self._expected,
             self._staying,
             self._failures,

@@ -166,6 +166,11 @@ class Criu:
         """The far ends of the job's TCP connections."""
         return sockets.connections(self._tasks())
 
+    def partners(self) -> list[str]:
+        """The same, unless all are between its own processes."""
+        tasks = self._tasks()
+        return [] if sockets.are_its_own(tasks) else sockets.connections(tasks)
+
     def dump(self, image: Path, within: float, most: int, closes: bool = False) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 

@@ -101,6 +101,10 @@ class Dmtcp:
         """DMTCP saves no locks."""
         return {}
 
+    def partners(self) -> list[str]:
+        """DMTCP refuses no connections."""
+        return []
+
     def bound(self) -> binding.Bound:
         """DMTCP's threads have the CPUs of the step that they come back in."""
         return {}

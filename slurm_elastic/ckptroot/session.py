@@ -25,6 +25,7 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.inventory import State, check_locked
 from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.promise import EVERY, Promise
 from slurm_elastic.ckptroot.quota import Quota, allocated
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.signals import SIGNALS, Relay
@@ -34,8 +35,6 @@ from slurm_elastic.ckptroot.store import Meta, Request, Store
 
 _AGAIN = 10.0
 """Seconds until slurmctld is asked again about a held job that nobody requeued."""
-_PROMISES = 60.0
-"""Seconds between two looks at how much its next save will take."""
 _WHY = 500
 """Characters of the reason why an image is not used that the head is told, and tells on."""
 _SENT = (signal.SIGTERM, signal.SIGKILL)
@@ -80,6 +79,9 @@ class Method(Protocol):
 
     def connections(self) -> list[str]:
         """After a dump: the far ends of the TCP connections that the tasks have."""
+
+    def partners(self) -> list[str]:
+        """The far ends of connections for which a save is refused, unless it closes them."""
 
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         """Save, into files of at most that many bytes; sizes of files open for writing. Then
@@ -128,8 +130,9 @@ class Session:
         self._quota = Quota(site, caller.job, caller.uid, store.path)
         self._stage = Stage(site, caller.job, self._say)
         self._still = False
-        self._promised = 0
-        self._no_room = ""
+        self._promise = Promise(
+            method, store, site.key, lambda need: self._quota.room(need), self._say
+        )
         self._shared: dict[str, int] = {}
         self._stays = ""
         self._node = caller.node or os.uname().nodename
@@ -171,7 +174,7 @@ class Session:
                 look = time.monotonic() + self._site.poll
                 self._serve(self._store.request())
             if self._held_until is None and time.monotonic() >= promise:
-                promise = time.monotonic() + _PROMISES
+                promise = time.monotonic() + EVERY
                 self._reserve()
 
     def abandon(self, error: Exception) -> None:
@@ -322,6 +325,7 @@ class Session:
     def _checkpoint(self, request: Request) -> tuple[str, int]:
         """Save the job. Refused, and the job goes on, wherever that is not possible in time."""
         stop, within = request.stop, request.within
+        self._promise.closes = request.closes
         if self._held_until is not None:
             newest = self._store.images()
             if stop and newest:
@@ -379,34 +383,9 @@ class Session:
             self._method.go_on()
 
     def _reserve(self) -> None:
-        """Have room promised for the next save, as the job is now or as it was at its last image;
-        that there is none is said once.
-        """
-        try:
-            need = max(self._method.need(), self._last_size())
-            if abs(need - self._promised) <= need // 10:
-                return
-            self._quota.room(need)
-        except Exception as error:  # noqa: BLE001 - no look at it may end the job
-            why = str(error)
-            kind = why.partition(":")[0]
-            if isinstance(error, Refused) and kind != self._no_room:
-                self._no_room = kind
-                self._say(f"its next save could not be made now: {why}")
-                self._publish("running")
-            return
-        self._promised = need
-        if self._no_room:
-            self._no_room = ""
-            self._say(f"{need >> 20} MiB are promised to its next save")
+        """A look at what the next save will take, or what is in its way."""
+        if self._promise.look():
             self._publish("running")
-
-    def _last_size(self) -> int:
-        """Bytes that the last image takes: DMTCP's may have holes, as what it saves has."""
-        for image in self._store.images()[:1]:
-            with contextlib.suppress(Refused):
-                return min(manifests.read(image, self._site.key).size, allocated(image))
-        return 0
 
     def _settle(self) -> None:
         """Older images or a half-made one went; what is left is small, or said at the next save."""
@@ -470,6 +449,7 @@ class Session:
                 state, job=self._caller.job, label=self._meta.label, attempt=self._attempt,
                 uid=self._caller.uid, node=self._node, method=self._method.name,
                 answer=self._answer, origin={"image": image, "why": journal.shown(why)[:_WHY]},
+                hindered=journal.shown(self._promise.hindered)[:_WHY],
             )  # fmt: skip
 
     def _say(self, line: str) -> None:

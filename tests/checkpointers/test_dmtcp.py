@@ -70,6 +70,7 @@ def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
     assert origin is not None
     assert origin.image == first.number
     assert origin.why.startswith(f"image {second.number} is not used: ")
+    assert bed.checkpointer.hindered(run) == "", "that run is over"
     log = " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     assert f"image {second.number} is not used" in log
     assert f"goes on from image {first.number}" in log

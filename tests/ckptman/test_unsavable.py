@@ -118,6 +118,35 @@ def test_a_job_that_can_be_saved_later_is_acquitted(world: CkptWorld) -> None:
     assert "ckpt-savable" in world.told(7)
 
 
+CONNECTED = "it has a connected TCP socket: to 10.1.2.3:80"
+
+
+def test_a_job_that_was_saved_once_is_told_when_it_can_be_saved_no_longer(
+    world: CkptWorld,
+) -> None:
+    """No policy saves it before a notice: its launcher looks, and a save says it as the first does."""
+    begins(world, 7)
+    world.until(lambda: bool(world.state.images(7)))
+    saves = world.saver.calls.count(("checkpoint", 7))
+    world.saver.broken, world.saver.hindrances[7] = LOCK, CONNECTED
+    world.until(lambda: bool(world.state.unsavable()), 200)
+    assert world.saver.calls.count(("checkpoint", 7)) == saves + 2
+    assert "this job cannot be saved: it holds a lock on a file" in lines(world)[0]
+    world.saver.broken = None
+    world.saver.hindrances.clear()
+    world.until(lambda: not world.state.unsavable(), 900)
+    assert "ckpt-savable" in world.told(7)
+
+
+@pytest.mark.parametrize("why", ["", "12 GiB are more than is left of 25% of the file system"])
+def test_no_job_is_stopped_again_for_what_passes(world: CkptWorld, why: str) -> None:
+    begins(world, 7)
+    world.until(lambda: bool(world.state.images(7)))
+    world.saver.hindrances[7] = why
+    world.advance(600)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+
+
 def test_the_verdict_goes_with_the_job_and_outlives_the_service(world: CkptWorld) -> None:
     world.saver.broken = LOCK
     begins(world, 7)

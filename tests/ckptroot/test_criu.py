@@ -269,6 +269,16 @@ def test_a_restore_is_of_what_was_checked_and_shown(
         bed.method.restore(tmp_path / "1", manifest(None))
 
 
+def test_connections_of_its_own_are_in_no_ones_way(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [4711])
+    monkeypatch.setattr(criu.sockets, "connections", lambda tasks: ["127.0.0.1:80"])
+    assert bed.method.partners() == ["127.0.0.1:80"]
+    bed.streams = True
+    assert bed.method.partners() == []
+
+
 @ROOT_PART
 def test_what_comes_back_is_bound_again_with_no_more_than_its_users_rights(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -66,6 +66,9 @@ class Node:
     def clocks(self) -> dict[str, int] | None:
         return None
 
+    def partners(self) -> list[str]:
+        return []
+
     def bound(self) -> dict[str, list[int]]:
         return {}
 

@@ -46,6 +46,7 @@ class Node:
         self.content = b"memory"
         self.size = 6
         self.fails = ""
+        self.far: list[str] = []
         self.status: int | None = None
         self.gathers: Callable[[Path], object] = lambda image: None
 
@@ -72,6 +73,9 @@ class Node:
 
     def connections(self) -> list[str]:
         return ["10.1.2.3:27000"]
+
+    def partners(self) -> list[str]:
+        return self.far
 
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         (image / "pages").write_bytes(self.content)
@@ -596,6 +600,10 @@ def test_what_an_image_is_of_stands_in_its_manifest(run: Run) -> None:
 # room for the next one
 
 
+def refused() -> int:
+    raise Refused("it has a terminal: x")
+
+
 def test_a_promise_is_changed_where_the_job_has_grown_or_shrunk_by_a_tenth(run: Run) -> None:
     for size in (1000, 1100, 1111, 1112, 1020, 1010):
         run.node.size = size
@@ -629,6 +637,27 @@ def test_no_room_is_said_once_for_each_kind_of_reason(
     run.node.size = 9 << 20
     run.session._reserve()
     assert len(run.said()) == 3, "only after it was missing"
+
+
+def test_the_head_is_told_what_is_in_the_way_of_the_next_save_until_it_is_gone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.session._reserve()
+    with monkeypatch.context() as lacks:
+        lacks.setattr(run.node, "need", refused)
+        run.session._reserve()
+    assert run.status()["hindered"] == "it has a terminal: x"
+    run.session._reserve()
+    assert run.status()["hindered"] == "", "it needs as much as it did before"
+
+
+@pytest.mark.parametrize("closes", [None, True, False])
+def test_a_connection_is_in_the_way_unless_saves_close_it(run: Run, closes: bool | None) -> None:
+    run.node.far = ["10.1.2.3:80"]
+    run.session._promise.closes = closes
+    run.session._reserve()
+    kept = "its next save could not be made now: it has a connected TCP socket: to 10.1.2.3:80"
+    assert run.said() == ([kept] if closes is False else [])
 
 
 # its end
