@@ -64,6 +64,30 @@ except OSError as error:
 print("finished")
 """
 
+PLACE = """\
+#!/usr/bin/python3
+import os, socket, time
+number = os.environ["SLURM_JOB_ID"]
+
+def boot():
+    return int(open("/proc/stat").read().partition("btime ")[2].split()[0])
+
+def boottime():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+first, began, clock, day = socket.gethostname(), boot(), boottime(), time.time()
+step = 0
+while not os.path.exists(f"end-{number}"):
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+print("another host", socket.gethostname() != first, flush=True)
+print("the first run's", os.environ["SLURMD_NODENAME"] == first, os.environ.get("SLURM_RESTART_COUNT"))
+waited = (time.time() - day) - (boottime() - clock)
+print("waited", waited > 1.0, "and booted later by that", abs(boot() - began - waited) < 3.0)
+print("finished")
+"""
+
 SLEEPS = """\
 #!/bin/bash
 PREPARE
@@ -123,6 +147,14 @@ def test_threads_stay_bound_to_the_cpus_that_the_program_chose(world: CriuWorld)
 def test_a_file_without_a_name_comes_back_and_gets_none(world: CriuWorld) -> None:
     """The row of the limits on linkat(2): what Python's TemporaryFile gives works."""
     assert moved(world, TEMPORARY) == ["kept nameless", "No such file or directory", "finished"]
+
+
+def test_its_environment_stays_and_the_time_of_day_goes_on(world: CriuWorld) -> None:
+    """It keeps the first run's words; the time for which it waited counts by the day alone."""
+    assert moved(world, PLACE) == [
+        "another host True", "the first run's True None", "waited True and booted later by that True",
+        "finished",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
