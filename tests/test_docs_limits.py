@@ -1,4 +1,6 @@
-"""Each row of the limits in docs/checkpoint-criu.md has a test that keeps it true."""
+"""Each row of the limits in docs/checkpoint-criu.md has a test that keeps it true, and each capability
+there a reason.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from slurm_elastic.ckptroot import capabilities
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "checkpoint-criu.md"
@@ -67,6 +71,14 @@ KEPT = {
     "a POSIX message queue": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood matrix::message-queue",
 }
 """How a row begins, and its tests: a file's with a name, or a program of the matrix."""
+
+
+def test_each_capability_of_criu_has_a_reason() -> None:
+    """In parentheses, in what is trusted; CAP_SYS_TIME is the root part's own."""
+    text = PAGE.read_text().partition("## What is trusted")[2]
+    named = {name[1:] for name in vars(capabilities) if re.fullmatch("_[A-Z]+(_[A-Z]+)*", name)}
+    assert len(named) >= 10
+    assert {n for n in named | {"SYS_TIME"} if not re.search(rf"CAP_{n}\s+\(", text)} == set()
 
 
 def rows() -> list[str]:
