@@ -27,6 +27,7 @@ from slurm_elastic.ckptroot import (
     inventory,
     keeper,
     onwards,
+    robust,
     sockets,
     steps,
     sysv,
@@ -242,11 +243,16 @@ class Criu:
 
     def stop(self) -> None:
         """After a dump: the processes end here."""
+        self._end()
+        self._baggage.take_back()
+        self._baggage.leave()
+
+    def _end(self) -> None:
+        """An image has the tasks, which end here: what they keep in files is to stay as it is."""
+        robust.keep(self._tasks())
         keeper.send(self._way, {"do": "kill"})
         self._wait(60.0)
         self._ended = None
-        self._baggage.take_back()
-        self._baggage.leave()
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""

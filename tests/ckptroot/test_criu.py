@@ -208,11 +208,15 @@ def test_its_end_is_told_once_and_for_all(
     assert set(bed.waits[1:]) == {0}, "nothing is waited for"
 
 
-def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(bed: Bed) -> None:
+def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.method._ended = 9
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [4711])
+    monkeypatch.setattr(criu.robust, "keep", lambda tasks: bed.done.append(("kept", *tasks)))
     bed.answers, bed.waits = [{"killed": True}], []
     bed.method.stop()
-    assert (bed.done, bed.waits) == ([{"do": "kill"}, "take back", "leave"], [60.0])
+    assert (bed.done, bed.waits) == ([("kept", 4711), {"do": "kill"}, "take back", "leave"], [60.0])
     assert bed.method.ended() is None, "it comes back, maybe"
     bed.done = []
     bed.method.signal(10)

@@ -64,6 +64,43 @@ except OSError as error:
 print("finished")
 """
 
+MUTEX = """\
+#!/usr/bin/python3
+import ctypes, mmap, os, time
+number, libc = os.environ["SLURM_JOB_ID"], ctypes.CDLL(None)
+with open(f"mutex-{number}", "w+b") as file:
+    file.truncate(4096)
+    shared = mmap.mmap(file.fileno(), 4096)
+mutex, kind = (ctypes.c_char * 64).from_buffer(shared), ctypes.create_string_buffer(64)
+libc.pthread_mutexattr_init(kind)
+libc.pthread_mutexattr_setpshared(kind, 1)
+libc.pthread_mutexattr_setrobust(kind, 1)
+libc.pthread_mutex_init(mutex, kind)
+
+def add(name, seconds):
+    locked = libc.pthread_mutex_lock(mutex)
+    count = shared[100]
+    time.sleep(seconds)
+    shared[100] = (count + 1) % 256
+    unlocked = libc.pthread_mutex_unlock(mutex)
+    if locked or unlocked:
+        print(name, locked, unlocked, flush=True)
+
+if not os.fork():
+    for _ in iter(lambda: os.path.exists(f"end-{number}"), True):
+        add("child", 0.01)
+        time.sleep(0.05)
+    os._exit(0)
+step = 0
+while not os.path.exists(f"end-{number}"):
+    add("parent", 0.5)
+    time.sleep(0.02)
+    print("step", step, flush=True)
+    step += 1
+print("finished")
+"""
+"""The parent holds the mutex nearly always, and the child waits for it."""
+
 SLEEPS = """\
 #!/bin/bash
 PREPARE
@@ -123,6 +160,11 @@ def test_threads_stay_bound_to_the_cpus_that_the_program_chose(world: CriuWorld)
 def test_a_file_without_a_name_comes_back_and_gets_none(world: CriuWorld) -> None:
     """The row of the limits on linkat(2): what Python's TemporaryFile gives works."""
     assert moved(world, TEMPORARY) == ["kept nameless", "No such file or directory", "finished"]
+
+
+def test_a_mutex_in_a_file_stays_that_of_the_process_that_holds_it(world: CriuWorld) -> None:
+    """LMDB's are such: its lock.mdb is mapped by all of its processes."""
+    assert moved(world, MUTEX) == ["finished"], "nobody hears of an owner that is dead (130)"
 
 
 @pytest.mark.parametrize(
