@@ -101,6 +101,34 @@ print("finished")
 """
 """The parent holds the mutex nearly always, and the child waits for it."""
 
+MAPPED = """\
+#!/usr/bin/python3
+import fcntl, mmap, os, subprocess, sys, time
+number = os.environ["SLURM_JOB_ID"]
+file = open(f"mapped-{number}", "w+b")
+file.truncate(4096)
+shared = mmap.mmap(file.fileno(), 4096)
+fcntl.lockf(file, fcntl.LOCK_EX, 10, 100)
+fcntl.lockf(file, fcntl.LOCK_EX, 0, 1000)
+step = 0
+while not os.path.exists(f"end-{number}"):
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+TRY = '''
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    for place in (99, 100, 109, 110, 5000):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            print(place, "is free")
+        except OSError:
+            print(place, "is held")
+'''
+print(subprocess.run([sys.executable, "-c", TRY, file.name], capture_output=True, text=True).stdout)
+print("finished")
+"""
+
 SLEEPS = """\
 #!/bin/bash
 PREPARE
@@ -165,6 +193,12 @@ def test_a_file_without_a_name_comes_back_and_gets_none(world: CriuWorld) -> Non
 def test_a_mutex_in_a_file_stays_that_of_the_process_that_holds_it(world: CriuWorld) -> None:
     """LMDB's are such: its lock.mdb is mapped by all of its processes."""
     assert moved(world, MUTEX) == ["finished"], "nobody hears of an owner that is dead (130)"
+
+
+def test_locks_on_a_file_that_is_mapped_are_held_again(world: CriuWorld) -> None:
+    assert moved(world, MAPPED) == [
+        "99 is free", "100 is held", "109 is held", "110 is free", "5000 is held", "", "finished",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
