@@ -129,6 +129,23 @@ print(subprocess.run([sys.executable, "-c", TRY, file.name], capture_output=True
 print("finished")
 """
 
+WRITTEN = """\
+#!/usr/bin/python3
+import fcntl, mmap, os, time
+number = os.environ["SLURM_JOB_ID"]
+file = open(f"written-{number}", "w+b")
+file.truncate(4096)
+shared = mmap.mmap(file.fileno(), 4096)
+fcntl.lockf(file, fcntl.LOCK_EX)
+step = 0
+print("begins", os.environ.get("SLURM_RESTART_COUNT", "0"), flush=True)
+while not os.path.exists(f"end-{number}"):
+    shared[0] = step % 256
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+"""
+
 SLEEPS = """\
 #!/bin/bash
 PREPARE
@@ -199,6 +216,22 @@ def test_locks_on_a_file_that_is_mapped_are_held_again(world: CriuWorld) -> None
     assert moved(world, MAPPED) == [
         "99 is free", "100 is held", "109 is held", "110 is free", "5000 is held", "", "finished",
     ]  # fmt: skip
+
+
+def test_no_job_goes_back_to_before_what_it_wrote_in_a_locked_file(world: CriuWorld) -> None:
+    """LMDB and sqlite (WAL) would take what is newer there for their own, and spoil it."""
+    job = world.sbatch(WRITTEN, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in (saved := world.ask(job, "go")), saved
+    world.wait_more(job)
+    lost = world.lose(job)
+    world.wait_for(lambda: "begins 1" in world.output(job), "it begins anew")
+    assert any("has changed since the job" in line for line in world.launcher_said(job))
+    (world.shared / "jobs" / f"end-{job}").touch()
+    world.wait_job(job, "COMPLETED")
+    world.start_node(lost)
+    gone(world, job)
 
 
 @pytest.mark.parametrize(
