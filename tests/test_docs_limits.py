@@ -35,6 +35,10 @@ KEPT = {
     " ROOT_savable::test_an_open_file_of_this_node_alone_is_told matrix::tmp-closed",
     "locks on files": "ROOT_savable::test_locks_are_held_again_after_the_move"
     " ROOT_savable::test_a_locked_file_that_changed_meanwhile_is_not_gone_on_with",
+    "databases in mapped files": "DOCKER_kept::test_a_mutex_in_a_file_stays_that_of_the_process_that_holds_it"
+    " DOCKER_kept::test_no_job_goes_back_to_before_what_it_wrote_in_a_locked_file matrix::lmdb",
+    "locks of fcntl(2) on a mapped": "DOCKER_kept::test_locks_on_a_file_that_is_mapped_are_held_again"
+    " ROOT_locks::test_it_has_them_again_and_goes_on_as_if_nothing_had_been",
     "an open file that was deleted": "ROOT_savable::test_a_large_file_that_was_deleted_is_in_the_image",
     "an open file that never": "DOCKER_kept::test_a_file_without_a_name_comes_back_and_gets_none"
     " ROOT_limits::test_a_save_is_refused_in_words_that_are_understood",
