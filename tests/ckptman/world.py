@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import act, migration, sources
+from slurm_elastic.ckptman import act, migration, sources, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.service import Service
@@ -83,7 +83,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (act, migration, sources):
+        for module in (act, migration, sources, suspended):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:
