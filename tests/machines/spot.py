@@ -1,6 +1,6 @@
 """A spot machine of EC2 is taken, and its job goes on on another one's kernel, which booted later, with
-its clocks; homes and images are on the head's NFS. ``test_trixie_head.py`` runs this on a head of
-Debian trixie, by ``trixie``.
+its clocks, by which Python and Java wait; homes and images are on the head's NFS.
+``test_trixie_head.py`` runs this on a head of Debian trixie, by ``trixie``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ IMAGE = "SLURM_ELASTIC_MACHINES_IMAGE"
 BOOT = 1700.0
 PATIENCE = 600.0
 NOTICE = 1200.0
+WORDS = ("step", "turn", "tick")
+"""The lines of the shell, of Python and of Java."""
 COUNTER = """\
 #!/bin/bash
 python3 - "end-$SLURM_JOB_ID" <<'END' &
@@ -36,6 +38,28 @@ while not os.path.exists(sys.argv[1]):
     print("turn", turn, last <= now < until, flush=True)
     turn, last = turn + 1, now
 END
+cat >"$TMPDIR/Ticks.java" <<'END'
+import java.nio.file.*;
+import java.util.concurrent.*;
+public class Ticks {
+  static long last = System.nanoTime(), until = last + 7_200_000_000_000L;
+  static int tick;
+  static void tick() {
+    long now = System.nanoTime();
+    System.out.println("tick " + tick++ + (last <= now && now < until ? " True" : " False"));
+    last = now;
+  }
+  public static void main(String[] words) throws Exception {
+    ScheduledExecutorService pool = Executors.newScheduledThreadPool(1);
+    pool.scheduleAtFixedRate(Ticks::tick, 0, 500, TimeUnit.MILLISECONDS);
+    BlockingQueue<String> empty = new LinkedBlockingQueue<>();
+    while (!Files.exists(Path.of(words[0]))) empty.poll(500, TimeUnit.MILLISECONDS);
+    pool.shutdown();
+    pool.awaitTermination(1, TimeUnit.MINUTES); } }
+END
+( cd "$TMPDIR" # the compiler is in the module that Debian's JRE has, too
+  java -Xmx96m -m jdk.compiler/com.sun.tools.javac.Main Ticks.java ) &&
+    java -Xmx32m -XX:+UseSerialGC -cp "$TMPDIR" Ticks "end-$SLURM_JOB_ID" &
 for ((step = 0; ; step++)); do
     [ ! -e "end-$SLURM_JOB_ID" ] || break
     echo "step $step $(</proc/sys/kernel/random/boot_id)"
@@ -85,7 +109,9 @@ def counts(site: Sandbox) -> int:
     others = Until(site)
     site.submit(others.script, user="alice")
     job = site.submit(COUNTER, f"--chdir={HOME}", "--output=out-%j", user="alice")
-    site.wait_for(lambda: len(lines(job, "step")) > 3, BOOT, "it counts", period=2.0)
+    site.wait_for(
+        lambda: min(len(lines(job, word)) for word in WORDS) > 3, BOOT, "it counts", period=2.0
+    )
     return job
 
 
@@ -93,7 +119,7 @@ def interrupted(site: Sandbox, job: int) -> Migration:
     """The job's machine is told by its own metadata service that it is taken, and nobody else hears
     of it; the job counts on on another one.
     """
-    first, before = runs(site, job), int(site.job(job)["Restarts"])
+    first, restarts = runs(site, job), int(site.job(job)["Restarts"])
     taken = machine_of(site, first)
     assert taken.market == "spot"
     site.ec2.interrupt([taken.id], notice=NOTICE)
@@ -107,9 +133,12 @@ def interrupted(site: Sandbox, job: int) -> Migration:
     assert move.threatened == (first,)
     site.wait_for(lambda: len(kernels(job)) == 2, PATIENCE, "it counts on on another kernel")
     assert runs(site, job) not in ("", first)
-    turns = len(lines(job, "turn"))
-    site.wait_for(lambda: len(lines(job, "turn")) > turns + 3, PATIENCE, "what waits goes on, too")
-    assert int(site.job(job)["Restarts"]) == before + 1  # a first boot may have come too late
+    for word in WORDS:
+        before = len(lines(job, word))
+        site.wait_for(
+            lambda w=word, n=before: len(lines(job, w)) > n + 3, PATIENCE, f"{word} goes on, too"
+        )
+    assert int(site.job(job)["Restarts"]) == restarts + 1  # a first boot may have come too late
     return move
 
 
@@ -119,8 +148,9 @@ def ends(site: Sandbox, job: int) -> None:
     site.wait_job(job, timeout=PATIENCE)
     steps = lines(job, "step")
     assert [int(step) for _, step, _ in steps] == list(range(len(steps)))
-    turns = lines(job, "turn")
-    assert turns == [["turn", str(turn), "True"] for turn in range(len(turns))], "one clock"
+    for word in WORDS[1:]:
+        found = lines(job, word)
+        assert found == [[word, str(n), "True"] for n in range(len(found))], "one clock"
     assert lines(job, "notes") == [["notes", str(len(steps))]]
     images = SHARED / "slurm-elastic" / "sandbox" / str(job)
     site.wait_for(lambda: not [*images.rglob("*")], PATIENCE, "its images are removed")

@@ -25,7 +25,7 @@ debian: trixie
 slurm: "24.11"
 criu: true
 files: FILES
-packages: [wireguard-tools]
+packages: [wireguard-tools, default-jre-headless]
 run:
   - useradd -u 2000 -M -s /bin/bash alice
   - chmod 400 /etc/slurm-elastic/ckpt.key
