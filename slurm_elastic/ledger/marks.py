@@ -316,10 +316,6 @@ class Marks(Store):
             )
         return new
 
-    def open_drains(self) -> tuple[Drained, ...]:
-        """The spans that are not over, by node."""
-        return self._tables("drains")[0]
-
     def drains(self, since: float, until: float) -> tuple[Drained, ...]:
         """The spans without jobs of which some part is in that span of time, by node and begin."""
         sql = (

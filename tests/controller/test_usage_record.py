@@ -344,7 +344,7 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
         snapshot = see(site, terms_of(site, "pub"), {"pub1": node})
         apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
     assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
-    assert site.ledger.open_drains() == ()
+    assert site.ledger.state().drains == ()
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.forecast import smoothed
 from slurm_elastic.policies.portfolio import (
     WEEK,
     Bought,
@@ -25,9 +25,25 @@ from slurm_elastic.policies.portfolio import (
     online,
     shrunk,
     top_up,
-    usage_of,
     week_cost,
 )
+from tests.policies.smoothing import smoothed
+
+
+def usage_of(concurrent: Sequence[int]) -> list[list[float]]:
+    """The table of a history from its machines in each hour; an unfinished week is left out."""
+    table = []
+    for begin in range(0, len(concurrent) - WEEK + 1, WEEK):
+        hours = concurrent[begin : begin + WEEK]
+        row = [0.0] * max(hours)
+        for count in hours:
+            if count:
+                row[count - 1] += 1
+        for rank in range(len(row) - 2, -1, -1):
+            row[rank] += row[rank + 1]
+        table.append(row)
+    return table
+
 
 THREE_YEARS = 3 * 365 * 24
 LIGHT = ReservedClass(name="light", term=THREE_YEARS, upfront=2710, price=0.904)

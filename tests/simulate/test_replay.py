@@ -28,7 +28,7 @@ from slurm_elastic.policies.scaling import (
     decide,
     split_demand,
 )
-from slurm_elastic.simulate.replay import differences, entry
+from tests.simulate.replay import differences, entry
 
 T = 1_800_000_000
 GROWTH: tuple[AnyGrowth, ...] = (
