@@ -33,8 +33,8 @@ from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
-from slurm_elastic.controller.provision import resume, still_wanted
 from slurm_elastic.controller.reconcile import LeakedInstances, Round
+from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
 from slurm_elastic.controller.usage_record import UsageRecord

@@ -28,7 +28,8 @@ from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import Instance, NodeRequest, Offer
 from slurm_elastic.model_ledger import INTENT
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.next_launch import Gang, next_launch, part_of
+from slurm_elastic.policies.gang import Gang, part_of
+from slurm_elastic.policies.next_launch import next_launch
 from slurm_elastic.policies.stopped import to_start
 from slurm_elastic.protocols import Stops
 

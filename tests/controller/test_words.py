@@ -12,12 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller import provision, reconcile
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import assign_addresses, cool_partial
-from slurm_elastic.controller.provision import (
-    Refusals,
-    note_once,
-    record_ranking,
-    request_for,
-)
+from slurm_elastic.controller.launch_records import Refusals, note_once, record_ranking
 from slurm_elastic.controller.reconcile import keep_doubt, lasting_doubt
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.suspend import oldest_boot, terminate
@@ -36,6 +31,7 @@ from slurm_elastic.model import (
 )
 from slurm_elastic.model_ledger import generation_order, generation_time
 from slurm_elastic.policies.exclusions import TAKEN_OUT
+from slurm_elastic.policies.gang import request_for
 from slurm_elastic.policies.reconcile_rules import InventoryReport
 from tests.controller.world import T0, World
 

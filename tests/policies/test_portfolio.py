@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -28,22 +27,7 @@ from slurm_elastic.policies.portfolio import (
     week_cost,
 )
 from tests.policies.smoothing import smoothed
-
-
-def usage_of(concurrent: Sequence[int]) -> list[list[float]]:
-    """The table of a history from its machines in each hour; an unfinished week is left out."""
-    table = []
-    for begin in range(0, len(concurrent) - WEEK + 1, WEEK):
-        hours = concurrent[begin : begin + WEEK]
-        row = [0.0] * max(hours)
-        for count in hours:
-            if count:
-                row[count - 1] += 1
-        for rank in range(len(row) - 2, -1, -1):
-            row[rank] += row[rank + 1]
-        table.append(row)
-    return table
-
+from tests.policies.weekly_usage import usage_of
 
 THREE_YEARS = 3 * 365 * 24
 LIGHT = ReservedClass(name="light", term=THREE_YEARS, upfront=2710, price=0.904)
