@@ -23,7 +23,7 @@ from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
-from slurm_elastic.controller.usage_record import CALLS, CallTimes
+from slurm_elastic.controller.usage_counters import CALLS, CallTimes
 from slurm_elastic.errors import SlurmError, UnsettledError
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.ledger.enduring import Enduring, Followed

@@ -19,21 +19,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from slurm_elastic.controller.autoscaler import Autoscaler
-from slurm_elastic.controller.boots import (
-    BootTimeouts,
-    expect_requeued,
-    record_boot_failures,
-    unregistered_instances,
-)
+from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
+from slurm_elastic.controller.boots import record_boot_failures, unregistered_instances
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
+from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
-from slurm_elastic.controller.reconcile import LeakedInstances, Round
+from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller

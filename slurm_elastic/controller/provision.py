@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.controller.addresses import enrolment_word
+from slurm_elastic.controller.admission import admit
 from slurm_elastic.controller.boots import record_registrations
-from slurm_elastic.controller.budget_enforcement import Jobs, admit
+from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
     Outcome,

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.provision import provision
-from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instances, terminate
+from slurm_elastic.controller.stale_machines import nodes_with_capacity, stale_instances
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import LedgerState, Machine
 from slurm_elastic.model_slurm import SlurmNode

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.deferred import bar, too_large
-from slurm_elastic.controller.holds import power_down_and_requeue, reject_nodes
-from slurm_elastic.controller.suspend import terminate
+from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
+from slurm_elastic.controller.oversized import bar, too_large
 from slurm_elastic.model import (
     NodeRequest,
 )

@@ -15,14 +15,17 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.cloud_view import Thresholds
 from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
 from slurm_elastic.policies.exclusions import sickly
-from slurm_elastic.policies.reconcile_rules import Thresholds
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import NO_NODE
 from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
+
+CORRELATION = "reconcile"
+"""Under which decisions of rounds are kept."""
 
 DAY = 86400.0
 SOUND = 600.0

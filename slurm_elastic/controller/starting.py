@@ -13,9 +13,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
 from slurm_elastic.controller.stopping import recipes_of
-from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,

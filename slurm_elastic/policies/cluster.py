@@ -46,26 +46,18 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
-from slurm_elastic.policies.exclusions import sickly
-from slurm_elastic.policies.node_state import (
-    Phase,
-    ill,
-    is_down,
-    is_drained,
-    phase,
-)
-from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, serving
-from slurm_elastic.policies.reconcile_rules import (
-    HOLD_MARK,
+from slurm_elastic.policies.cloud_view import (
     CloudView,
-    DueRepairs,
     Intent,
     StoppedInstance,
     Thresholds,
     TrackedInstance,
-    due_repairs,
-    repairs,
 )
+from slurm_elastic.policies.exclusions import sickly
+from slurm_elastic.policies.node_state import Phase, is_down, is_drained, phase
+from slurm_elastic.policies.out_of_service import ill
+from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, serving
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK, DueRepairs, due_repairs, repairs
 from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, unwanted
 
 

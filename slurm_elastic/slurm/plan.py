@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_p
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Pool
-from slurm_elastic.policies.reconcile_rules import is_pinged
+from slurm_elastic.policies.pings import is_pinged
 from slurm_elastic.policies.verdict import features
 from slurm_elastic.slurm import answers, authentication, fragment, gresconf, submit_filter
 from slurm_elastic.slurm.siteconf import Site, encoded, has_plugin, read

@@ -19,7 +19,8 @@ from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller import autoscaler, holds
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
+from slurm_elastic.controller.covered_jobs import CoveredJobs
+from slurm_elastic.controller.observe import observe, pool_groups
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import POLICY, Limits, Location, Market
 from slurm_elastic.model_ledger import Aside

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller import usage_record
+from slurm_elastic.controller import usage_counters, usage_record
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
+from slurm_elastic.controller.usage_counters import counted
+from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.ledger.histograms import series
 from slurm_elastic.model import Market
@@ -271,9 +272,9 @@ def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
     span: tuple[float, float] | None,
 ) -> None:
     spans: list[tuple[object, ...]] = []
-    monkeypatch.setattr(usage_record, "counted", lambda *args: spans.append(args))
+    monkeypatch.setattr(usage_counters, "counted", lambda *args: spans.append(args))
     ledger = Settled(since)
-    usage_record.settle(world.config, ledger, T)  # type: ignore[arg-type]
+    usage_counters.settle(world.config, ledger, T)  # type: ignore[arg-type]
     assert ledger.until == until
     assert [args[2:] for args in spans] == ([(*span, T)] if span else [])
 

@@ -29,6 +29,7 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
+from slurm_elastic.policies.cloud_view import Thresholds
 from slurm_elastic.policies.cluster import (
     ClusterSnapshot,
     Rule,
@@ -40,7 +41,7 @@ from slurm_elastic.policies.cluster import (
 )
 from slurm_elastic.policies.exclusions import NEVER_REGISTERED, TAKEN_OUT
 from slurm_elastic.policies.ranking import Scope
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK, Thresholds
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 
 NOW = T0 + 10_000
 AWS, OTHER = pool(), pool("own", "gcp", 2, "own")
