@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from slurm_elastic.ckptman import migration, nodes
+from slurm_elastic.ckptman import migration, node_release, nodes
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.losses import Unannounced
@@ -34,7 +34,7 @@ class Acts:
     ) -> None:
         self._site, self.crew, self._woken = site, crew, woken
         self._saves = Saves(site, orders)
-        self._releases = nodes.NodeReleases(site)
+        self._releases = node_release.NodeReleases(site)
         self._stand_in = RequeueFailover(site)
         self._unannounced = Unannounced(site)
         self._refused: dict[int, str] = {}

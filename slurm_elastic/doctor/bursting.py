@@ -16,7 +16,7 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.policies.verdict import out_of_service
 from slurm_elastic.slurm import plan, siteconf, submit_filter
-from slurm_elastic.slurm.siteconf import has_plugin
+from slurm_elastic.slurm.plugins import has_plugin
 
 
 @runtime_checkable

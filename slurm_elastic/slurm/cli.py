@@ -17,7 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -26,49 +26,15 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress, expand
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.answers import Records
 from slurm_elastic.slurm.command import Patience, run
 from slurm_elastic.slurm.queue_text import QueueText
+from slurm_elastic.slurm.records import Records
+from slurm_elastic.slurm.shared_reading import SharedReading
 
 log = logging.getLogger(__name__)
 
 
-# One reading for all threads that ask while another one is under way.
-
-
 T = TypeVar("T")
-
-
-class SharedReading(Generic[T]):
-    """``get`` gives what a reading found that began after the call: never an older one. So two run
-    at most for any number of threads, one after the other. Nothing is kept when nobody waits.
-    """
-
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read = read
-        self._reading = threading.Lock()
-        self._counting = threading.Lock()
-        self._callers = 0
-        self._last: tuple[float, T] | None = None
-
-    def get(self) -> T:
-        """Whatever the reading raises is its own caller's; the next caller reads anew."""
-        with self._counting:
-            called = time.monotonic()
-            self._callers += 1
-        try:
-            with self._reading:
-                if self._last is None or self._last[0] < called:
-                    self._last = None
-                    self._last = time.monotonic(), self._read()
-                return self._last[1]
-        finally:
-            with self._counting:
-                self._callers -= 1
-                if not self._callers:
-                    self._last = None
-
-
 Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000

@@ -23,7 +23,7 @@ from slurm_elastic.policies.ranking import unsold
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.slurm.prompt import ProbingCli
+from slurm_elastic.slurm.submission_test import ProbingCli
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """
