@@ -13,7 +13,7 @@ waiting      no new image; it goes on from an older one or from   the same
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
              may have requeued it                                 requeue
 requeueing   the same, after a requeue that had no effect         the same
-requeued     Slurm has taken the command                          watch it (watch.py)
+requeued     Slurm has taken the command                          watch it (``watch``)
 ===========  ===================================================  ==============================
 """
 

@@ -41,7 +41,7 @@ class Site:
     same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
     how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
     all jobs of a user, have there; ``keep_free`` is what saves leave of the file system. ``stage``
-    is a directory on a disk of the node's own (``stage.py``).
+    is a directory on a disk of the node's own (``stage``).
     """
 
     cluster: str

@@ -35,9 +35,8 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
-from slurm_elastic.model_ledger import Machine
+from slurm_elastic.model_ledger import Machine, decided_at
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.cluster import decided_at
 from slurm_elastic.policies.first_light import (
     MEANING,
     SLURMCTLD,

@@ -16,9 +16,10 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Pool
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order, generation_time
+from slurm_elastic.model_ledger import OUT_OF_SERVICE, decided_at, generation_order, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
-from slurm_elastic.policies.cluster import Rule, decide, decided_at
+from slurm_elastic.policies.cluster import decide
+from slurm_elastic.policies.cluster_snapshot import Rule
 from slurm_elastic.policies.exclusions import (
     NEVER_REGISTERED,
     TAKEN_OUT,

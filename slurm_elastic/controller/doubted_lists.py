@@ -15,9 +15,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model import DOUBT, Exclusion, Instance
 from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.policies.cluster import (
-    ClusterSnapshot,
-)
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.policies.inventory import InventoryReport
 
 log = logging.getLogger(__name__)

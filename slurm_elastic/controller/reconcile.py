@@ -14,13 +14,8 @@ from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
 from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
 from slurm_elastic.ledger import Health
 from slurm_elastic.policies.actions import DoubtList
-from slurm_elastic.policies.cluster import (
-    BOOKS,
-    ClusterSnapshot,
-    cloud_view,
-    decide,
-    decide_repairs,
-)
+from slurm_elastic.policies.cluster import cloud_view, decide, decide_repairs
+from slurm_elastic.policies.cluster_snapshot import BOOKS, ClusterSnapshot
 from slurm_elastic.policies.inventory import assess_inventory
 from slurm_elastic.policies.pings import is_lasting
 

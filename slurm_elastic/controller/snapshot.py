@@ -16,8 +16,9 @@ from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, P
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.cloud_view import Thresholds
-from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.exclusions import sickly
+from slurm_elastic.policies.hold_rules import due_holds
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import NO_NODE
 from slurm_elastic.providers.base.tags import price_of

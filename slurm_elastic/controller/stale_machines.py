@@ -14,8 +14,8 @@ from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.ledger import LedgerState, Machine
+from slurm_elastic.model_ledger import decided_at
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob
-from slurm_elastic.policies.cluster import decided_at
 from slurm_elastic.policies.node_state import Phase, phase
 
 log = logging.getLogger(__name__)

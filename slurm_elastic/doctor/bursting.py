@@ -21,7 +21,7 @@ from slurm_elastic.slurm.plugins import has_plugin
 
 @runtime_checkable
 class Probing(Protocol):
-    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.probing``)."""
+    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.submission_test``)."""
 
     def accounts(self) -> frozenset[str]:
         """All accounts of slurmdbd."""

@@ -39,7 +39,7 @@ from slurm_elastic.model import (
     Market,
 )
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.cluster import ClusterSnapshot
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
 from tests.controller.world import World
 
 LATE = SlurmError(("scontrol",), 1, "Access/permission denied")

@@ -28,7 +28,8 @@ from slurm_elastic.ledger.histograms import series
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.cluster import Rule, decide
+from slurm_elastic.policies.cluster import decide
+from slurm_elastic.policies.cluster_snapshot import Rule
 from tests.controller.looks import Looks
 from tests.controller.world import Inline, World
 

@@ -18,7 +18,14 @@ from slurm_elastic.model import (
     Limits,
     Market,
 )
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, SUSPENDED, Drained, Launch, Machine
+from slurm_elastic.model_ledger import (
+    OUT_OF_SERVICE,
+    SUSPENDED,
+    Drained,
+    Launch,
+    Machine,
+    decided_at,
+)
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
@@ -30,16 +37,10 @@ from slurm_elastic.policies.actions import (
     SetAddress,
 )
 from slurm_elastic.policies.cloud_view import Thresholds
-from slurm_elastic.policies.cluster import (
-    ClusterSnapshot,
-    Rule,
-    Terms,
-    cloud_view,
-    decide,
-    decided_at,
-    due_holds,
-)
+from slurm_elastic.policies.cluster import cloud_view, decide
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule, Terms
 from slurm_elastic.policies.exclusions import NEVER_REGISTERED, TAKEN_OUT
+from slurm_elastic.policies.hold_rules import due_holds
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 
