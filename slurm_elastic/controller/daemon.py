@@ -14,6 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
+from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
@@ -322,11 +324,12 @@ class Daemon:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
         self._settler.anew = True
+        nodes = TickReading(self._site).nodes
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(
-                    run_guarded, self._site, round_.run, "repair"
+                    run_guarded, self._site, partial(round_.run, nodes), "repair"
                 )
         state = self._site.ledger.state()
         self._strays.report(state)

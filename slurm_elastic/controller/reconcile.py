@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
-from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
+from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, with_offers
 from slurm_elastic.ledger import Health
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import DoubtList
 from slurm_elastic.policies.cluster import cloud_view, decide, decide_repairs
 from slurm_elastic.policies.cluster_snapshot import BOOKS, ClusterSnapshot
@@ -34,16 +36,18 @@ class Round:
         self.is_over = False
         """Whether one round is over, however it went."""
 
-    def run(self) -> None:
-        """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+    def run(self, nodes: Callable[[], Mapping[str, SlurmNode]] | None = None) -> None:
+        """One round, by the ``nodes`` that Slurm has, read for several clouds or for this one.
+        SlurmError passes through: without Slurm's view nothing is decided.
+        """
         try:
-            self._run()
+            self._run(nodes or partial(all_nodes, self._site))
         finally:
             self.is_over = True
 
-    def _run(self) -> None:
+    def _run(self, nodes: Callable[[], Mapping[str, SlurmNode]]) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
-        snapshot = reader.read()
+        snapshot = reader.read(nodes)
         if snapshot.listed is not None:
             account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())

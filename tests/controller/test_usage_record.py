@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller import usage_counters, usage_record
+from slurm_elastic.controller import usage_counters
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.cost_notes import costs_of
@@ -114,7 +114,7 @@ def test_each_call_to_a_cloud_is_timed_and_counted_once(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(usage_record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(usage_counters, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(world.clouds["pub"], "instances", slow)
     record = UsageRecord(site, Inline())
     with suppress(TransientError, ValueError):
