@@ -6,31 +6,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from slurm_elastic.config import Config
 from slurm_elastic.controller.tick_reading import FRESH, TickReading
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import compress
-from tests.controller.world import World, make_config
-
-
-def config_of(clouds: int) -> dict[str, object]:
-    """The public cloud and its pool that often, each with nodes of its own."""
-    plain: Config = make_config(Path("/nowhere"))
-    cloud, pool = plain.clouds[1], plain.pools[1]
-    return {
-        "clouds": tuple(replace(cloud, name=f"c{i}") for i in range(clouds)),
-        "pools": tuple(
-            replace(pool, name=f"p{i}", cloud=f"c{i}", nodes=compress([f"n{i}x1", f"n{i}x2"]))
-            for i in range(clouds)
-        ),
-    }
+from tests.controller.world import World, many_clouds
 
 
 def readings(directory: Path, clouds: int) -> int:
     """Readings of Slurm's nodes in one quiet round of all clouds."""
-    world = World(directory, **config_of(clouds))
+    world = World(directory, **many_clouds(clouds))
     try:
         world.advance(120)
         before = world.slurm.calls["nodes"]
