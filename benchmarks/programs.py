@@ -30,6 +30,7 @@ NEVER = {
     "wrong": "wrong, and nobody says so",
     "lost": "begun anew",
     "late": "refused at the notice",
+    "too few moves": "moved less often than is asked of it",
 }
 
 
@@ -90,11 +91,12 @@ def _criu(release: str | None) -> Path | None:
 
 def _show(found: Sequence[Any]) -> None:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("program", "class", "outcome", "moves", "why"):
+    for name in ("program", "class", "outcome", "moves", "nodes", "why"):
         table.add_column(name, no_wrap=name in ("program", "outcome"))
     for one in found:
         why = one.why.partition(" [")[0][:160]
-        table.add_row(one.program.name, one.program.kind, one.outcome, str(one.moves), why)
+        words = (one.program.name, one.program.kind, one.outcome, str(one.moves))
+        table.add_row(*words, " ".join(one.way), why)
     Console().print(table)
 
 
@@ -103,6 +105,8 @@ def _sums(found: Sequence[Any]) -> Report:
     share = counts["works"] / len(found)
     could = [one for one in found if one.program.kind != IMPOSSIBLE]
     works = sum(str(one.outcome) == "works" for one in could) / max(len(could), 1)
+    clocks = [one for one in found if one.program.moves]
+    thrice = sum(str(one.outcome) == "works" and len(set(one.way)) == 3 for one in clocks)
     rows = [
         noted("programs", len(found), "programs"),
         noted("moves", sum(one.moves for one in found), "moves"),
@@ -113,6 +117,13 @@ def _sums(found: Sequence[Any]) -> Report:
             "share",
             ok=works >= WORK,
             goal=f">= {WORK:g}",
+        ),
+        holds(
+            "moved three times in a row to clocks apart, of class clock",
+            thrice,
+            "programs",
+            ok=thrice == len(clocks),
+            goal=f"all {len(clocks)}",
         ),
         noted("refused by the probe", counts["refused"], "programs"),
         noted("not tried: too short, or fails by itself", counts["broken"], "programs"),

@@ -26,7 +26,9 @@ from slurm_elastic.ckptroot import (
     interrupted,
     inventory,
     keeper,
+    locks,
     onwards,
+    robust,
     sockets,
     steps,
     sysv,
@@ -108,9 +110,11 @@ class Criu:
         images.show(image)
         log, has_sysv = self._work() / "restore.log", images.has_sysv(image)
         has_streams = manifest.closed is None and images.has_streams(image)
+        held = images.locks(image) if locks.can_take() else {}
         command = [
             *capabilities.restorer(self._identity, groups, has_sysv, has_streams), self._site.criu,
             "restore", "--unprivileged", "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
+            *(("--leave-stopped",) if held else ()),
             *(() if manifest.closed is None else _CLOSES), *(_KEEPS if has_streams else ()),
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
@@ -120,10 +124,22 @@ class Criu:
             self._begun(self._wait(3600.0))
         except Refused as error:
             raise Refused(f"{error}: {dump.last_error(log)}") from error
+        if held:
+            self._take_locks(held, images.stopped(image))
         self._baggage.take_back()
         if manifest.bound:
             with as_user(self._caller.uid, self._caller.gid, self._caller.groups):
                 binding.bind(self._tasks(), manifest.bound, os.sched_getaffinity(0))
+
+    def _take_locks(self, held: locks.Locks, stopped: frozenset[int]) -> None:
+        """The restored tasks, which are left stopped, take their locks and go on, but for those
+        that somebody ``stopped`` before the save. Refused, and nothing is left of them, where
+        another process has such a lock.
+        """
+        if path := locks.take(self._tasks(), held):
+            self._end()
+            raise Refused(f"{path}: its lock could not be taken again")
+        self._continue(stopped)
 
     def _begun(self, told: Mapping[str, Any]) -> None:
         """The payload runs as the keeper has ``told``."""
@@ -234,19 +250,27 @@ class Criu:
             if self._reused is not None:
                 sockets.wake(self._tasks(), self._reused)
         finally:
-            others = self._stopped
-            with contextlib.suppress(OSError):
-                others |= onwards.quietly(self._tasks(), self._stopped)
-            keeper.send(self._way, {"do": "continue", "but": sorted(others)})
+            self._continue(self._stopped)
             self._baggage.take_back()
+
+    def _continue(self, stopped: frozenset[int]) -> None:
+        others = stopped
+        with contextlib.suppress(OSError):
+            others |= onwards.quietly(self._tasks(), stopped)
+        keeper.send(self._way, {"do": "continue", "but": sorted(others)})
 
     def stop(self) -> None:
         """After a dump: the processes end here."""
+        self._end()
+        self._baggage.take_back()
+        self._baggage.leave()
+
+    def _end(self) -> None:
+        """An image has the tasks, which end here: what they keep in files is to stay as it is."""
+        robust.keep(self._tasks())
         keeper.send(self._way, {"do": "kill"})
         self._wait(60.0)
         self._ended = None
-        self._baggage.take_back()
-        self._baggage.leave()
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_elastic.ckptroot import files
+from slurm_elastic.ckptroot.locks import Lock
 from slurm_elastic.ckptroot.site import Refused
 
 Value = int | bytes
@@ -24,10 +25,12 @@ _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each imag
 _CORE = 0x55053847
 _FILES = 0x56303138
 _REMAPS = 0x59133954
+_LOCKS = 0x54323616
 _MOST = 256 << 20
 """Bytes of an image that is read whole: a million open files are less."""
 _STREAM = 0x51465506
 _TCP, _ESTABLISHED = 6, 1  # IPPROTO_TCP; net/tcp_states.h
+_POSIX = 1  # criu/include/file-lock.h: FL_POSIX
 _LINKED = 0  # remap-file-path.proto
 _WRITING = 0o3  # O_WRONLY, O_RDWR
 _APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
@@ -137,6 +140,17 @@ def stopped(directory: Path) -> frozenset[int]:
         for entry in _entries(core, _CORE)
         if [_number(_fields(task), 1) for task in _messages(entry, 3)] == [_STOPPED]
     )
+
+
+def locks(directory: Path) -> dict[int, list[Lock]]:
+    """The locks on parts of files (file-lock.proto), by the tasks' numbers for themselves."""
+    found: dict[int, list[Lock]] = {}
+    path = directory / "filelocks.img"
+    for fields in map(_fields, _entries(path, _LOCKS) if path.exists() else ()):
+        if _number(fields, 1) & _POSIX:
+            lock = Lock(*(_number(fields, number) for number in (4, 2, 5, 6)))
+            found.setdefault(_number(fields, 3), []).append(lock)
+    return found
 
 
 def show(directory: Path) -> None:

@@ -21,11 +21,6 @@ from slurm_elastic.ckptroot import files, images, tracing
 from slurm_elastic.ckptroot.site import Refused
 from slurm_elastic.ckptroot.tracing import await_stop, trace
 
-_REGISTERS = 27  # sys/user.h, user_regs_struct
-_RAX, _ORIG_RAX, _RIP, _CS = 10, 15, 16, 17  # its fields
-_LONG_MODE = 0x33
-"""The code segment of 64 bits (arch/x86/include/asm/segment.h, __USER_CS)."""
-
 _HEAD = 12
 """Bytes of an image before its message: two magic numbers and a length."""
 _MOST = 16 << 20
@@ -130,11 +125,11 @@ def _send_back(thread: int) -> None:
         return
     if trace(tracing.INTERRUPT, thread):
         await_stop(thread)
-        registers = (ctypes.c_ulonglong * _REGISTERS)()
+        registers = tracing.Registers()
         trace(tracing.GETREGS, thread, None, ctypes.byref(registers))
-        found = tuple(registers[index] for index in (_RAX, _ORIG_RAX, _CS))
-        if found == (_EINTR, _POLL, _LONG_MODE):
-            registers[_RAX] = _POLL
-            registers[_RIP] -= _SYSCALL
+        found = tuple(registers[index] for index in (tracing.RAX, tracing.ORIG_RAX, tracing.CS))
+        if found == (_EINTR, _POLL, tracing.LONG_MODE):
+            registers[tracing.RAX] = _POLL
+            registers[tracing.RIP] -= _SYSCALL
             trace(tracing.SETREGS, thread, None, ctypes.byref(registers))
         trace(tracing.DETACH, thread)

@@ -5,12 +5,14 @@ tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/f
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import signal
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from slurm_elastic.ckptroot import tracing
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.proc import status_of
 from slurm_elastic.ckptroot.site import Refused
@@ -18,6 +20,9 @@ from slurm_elastic.ckptroot.site import Refused
 _GONE = " (deleted)"
 _MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
 """Begin the names of files that are memory."""
+_PIDFD_GETFD = 438
+"""Gets a descriptor of another process (pidfd_getfd(2)): to open its file could break a lease."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 File = tuple[int, int]
@@ -138,15 +143,43 @@ def _mask(path: str) -> int:
 def locked_files(tasks: Iterable[int]) -> dict[str, State]:
     """The files that the tasks keep locked (flock(2), fcntl(2)), as they are now."""
     found = {}
-    for pid in tasks:
-        for number in _descriptors(pid):
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
-                    locked = any(line.startswith("lock:") for line in file)
-                if locked:
-                    path = os.readlink(f"/proc/{pid}/fd/{number}")
-                    found[path] = state_of(f"/proc/{pid}/fd/{number}")
+    locked = [(pid, number) for pid in tasks for number in _descriptors(pid) if _locks(pid, number)]
+    _write_out(locked)
+    for pid, number in locked:
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/{pid}/fd/{number}")
+            found[path] = state_of(f"/proc/{pid}/fd/{number}")
     return found
+
+
+def _locks(pid: int, number: str) -> bool:
+    path = f"/proc/{pid}/fdinfo/{number}"
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+        return any(line.startswith("lock:") for line in file)
+    return False
+
+
+def _write_out(locked: Iterable[tuple[int, str]]) -> None:
+    """Have the files of stopped tasks on their disk that are mapped, too. A write to memory changes
+    a file's time only where the page has nothing yet that is to be written (mmap(2), MAP_SHARED):
+    else none that comes later would be seen.
+    """
+    mapped = [(pid, int(number)) for pid, number in locked if _maps(pid, number)]
+    if not mapped:
+        return
+
+    def all_of_them() -> None:
+        for pid, number in mapped:
+            with contextlib.suppress(OSError):
+                os.fsync(_LIBC.syscall(_PIDFD_GETFD, os.pidfd_open(pid), number, 0))
+
+    tracing.by_child(all_of_them)  # the file's server may not answer
+
+
+def _maps(pid: int, number: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{number}") in _mapped_paths(pid)
+    return False
 
 
 def state_of(path: str) -> State:

@@ -13,7 +13,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from slurm_elastic.ckptroot import tracing
 from slurm_elastic.ckptroot.proc import status_of
@@ -30,28 +30,45 @@ def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
     """Have those of the stopped ``tasks`` that would notice go on; their numbers in the job's own
     namespace. ``stopped``, by these numbers, are to stay.
     """
-    notice = {pid: inside for pid in tasks if (inside := _would_notice(pid)) is not None}
-    wanted = {pid: inside for pid, inside in notice.items() if inside not in stopped}
+    statuses = {pid: status_of(pid) for pid in tasks}
+    inside = {pid: _own_number(pid, status) for pid, status in statuses.items()}
+    to_go = [pid for pid in inside if inside[pid] not in stopped]
+    wanted = {pid: inside[pid] for pid in to_go if _would_notice(pid, statuses[pid])}
     if not wanted:
         return frozenset()
 
     def all_of_them() -> None:
-        for task in wanted:
-            _go_on(task)
+        held = [thread for task in wanted for thread in _readied(task)]
+        # Before any parent runs, which would find a stopped child.
+        for task in set(to_go) - set(wanted):
+            _signal(task)
+        for thread in held:
+            trace(tracing.DETACH, thread)
 
     tracing.by_child(all_of_them)
     return frozenset(inside for task, inside in wanted.items() if not _is_stopped(task))
 
 
-def _would_notice(pid: int) -> int | None:
-    """The number that the task has for itself, where it catches SIGCONT or one of its threads
-    blocks it.
-    """
-    status = status_of(pid)
+def _own_number(pid: int, status: Mapping[str, str]) -> int:
+    """The number that the task has for itself."""
+    return int(status.get("NSpid", str(pid)).split()[-1])
+
+
+def _would_notice(pid: int, status: Mapping[str, str]) -> bool:
+    """Whether the task catches SIGCONT or one of its threads blocks it."""
     caught = int(status.get("SigCgt", "0"), 16) & _BIT
-    if caught or any(_blocks(thread) for thread in _threads(pid)):
-        return int(status.get("NSpid", str(pid)).split()[-1])
-    return None
+    return bool(caught) or any(_blocks(thread) for thread in _threads(pid))
+
+
+def _signal(pid: int) -> None:
+    """By a descriptor, so that its number is no other's by then."""
+    with contextlib.suppress(OSError):
+        task = os.pidfd_open(pid)
+        try:
+            if _is_stopped(pid):
+                signal.pidfd_send_signal(task, signal.SIGCONT)
+        finally:
+            os.close(task)
 
 
 def _blocks(thread: int) -> bool:
@@ -68,11 +85,13 @@ def _is_stopped(pid: int) -> bool:
     return status_of(pid).get("State", "")[:1] == "T"
 
 
-def _go_on(task: int) -> None:
-    """One thread, the first, is given the signal with all others blocked, and so nothing else."""
+def _readied(task: int) -> list[int]:
+    """Its threads, no longer stopped but held by us. One of them, the first, is given the signal
+    with all others blocked, and so nothing else.
+    """
     held = [thread for thread in _threads(task) if _seized(thread)]
     if task not in held:
-        return  # it goes on as the others do
+        return []  # it goes on as the others do
     before = ctypes.c_uint64()
     size = ctypes.c_void_p(_MASK)
     trace(tracing.GETSIGMASK, task, size, ctypes.byref(before))
@@ -82,12 +101,11 @@ def _go_on(task: int) -> None:
         trace(tracing.CONT, task)
         status = await_stop(task)
         if not os.WIFSTOPPED(status):
-            return
+            return []
         if status >> 8 == signal.SIGCONT:
             break
     trace(tracing.SETSIGMASK, task, size, ctypes.byref(before))
-    for thread in held:
-        trace(tracing.DETACH, thread)
+    return held
 
 
 def _seized(thread: int) -> bool:

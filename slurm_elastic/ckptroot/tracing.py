@@ -12,8 +12,12 @@ from collections.abc import Callable
 
 from slurm_elastic.ckptroot.child import Child
 
-CONT, GETREGS, SETREGS, DETACH = 7, 12, 13, 17  # linux/ptrace.h
+CONT, STEP, GETREGS, SETREGS, DETACH = 7, 9, 12, 13, 17  # linux/ptrace.h
 SEIZE, INTERRUPT, GETSIGMASK, SETSIGMASK = 0x4206, 0x4207, 0x420A, 0x420B
+Registers = ctypes.c_ulonglong * 27  # sys/user.h, user_regs_struct of x86-64
+RAX, RDX, RSI, RDI, ORIG_RAX, RIP, CS = 10, 12, 13, 14, 15, 16, 17  # its fields
+LONG_MODE = 0x33
+"""The code segment of 64 bits (arch/x86/include/asm/segment.h, __USER_CS)."""
 _WALL = 0x40000000  # wait(2), __WALL
 _PATIENCE = 60.0
 """Seconds for all threads of a job, which stand still; a busy machine may take some."""

@@ -87,7 +87,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "have nodes with net.ipv4.ip_nonlocal_bind=1, let it listen on 127.0.0.1 alone, or " + _OWN),
     (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",
      "run it without the debugger"),
-    (r"io_uring", "it uses io_uring, as node.js does, which CRIU cannot save",
+    # The kernel hands no descriptor of one over (-22), which is all that CRIU says of one unmapped.
+    (r"io_uring|send_fds failed \(-22\)",
+     "it uses io_uring, as node.js does, which CRIU cannot save",
      "have nodes with kernel.io_uring_disabled=2, or " + _OWN),
     (r"may be its own or that of another",
      "it has files in /tmp, and its user has other processes on the node, whose they may be",

@@ -19,6 +19,7 @@ from needs import ROOT_PART
 from slurm_elastic.ckptroot import criu, dump
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
+from slurm_elastic.ckptroot.locks import Lock
 from slurm_elastic.ckptroot.payload import Payload
 from slurm_elastic.ckptroot.site import Refused, Site
 
@@ -208,11 +209,15 @@ def test_its_end_is_told_once_and_for_all(
     assert set(bed.waits[1:]) == {0}, "nothing is waited for"
 
 
-def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(bed: Bed) -> None:
+def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.method._ended = 9
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [4711])
+    monkeypatch.setattr(criu.robust, "keep", lambda tasks: bed.done.append(("kept", *tasks)))
     bed.answers, bed.waits = [{"killed": True}], []
     bed.method.stop()
-    assert (bed.done, bed.waits) == ([{"do": "kill"}, "take back", "leave"], [60.0])
+    assert (bed.done, bed.waits) == ([("kept", 4711), {"do": "kill"}, "take back", "leave"], [60.0])
     assert bed.method.ended() is None, "it comes back, maybe"
     bed.done = []
     bed.method.signal(10)
@@ -306,6 +311,32 @@ def test_connections_are_closed_in_a_restore_where_they_were_in_the_save(
     bed.method.restore(tmp_path / "1", manifest(None))
     commands = [order["command"] for order in bed.done if isinstance(order, dict)]
     assert [command.count("--tcp-close") for command in commands] == [1, 0]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_comes_back_stands_still_until_it_has_its_locks(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: bool
+) -> None:
+    wanted = {1001: [Lock(3, 1, 0, 0)]}
+    monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
+    monkeypatch.setattr(criu.images, "show", lambda image: None)
+    monkeypatch.setattr(criu.images, "locks", lambda image: wanted)
+    monkeypatch.setattr(criu.images, "stopped", lambda image: frozenset({1002}))
+    monkeypatch.setattr(bed.method, "_tasks", lambda: [4711])
+    monkeypatch.setattr(criu.robust, "keep", lambda tasks: bed.done.append(("kept", *tasks)))
+    asked: list[object] = []
+    take = lambda *how: asked.append(how) or ("" if taken else "/shared/file")  # noqa: E731
+    monkeypatch.setattr(criu.locks, "can_take", lambda: True)
+    monkeypatch.setattr(criu.locks, "take", take)
+    bed.answers = [{"pid": 1001}, {"killed": True}]
+    with contextlib.nullcontext() if taken else pytest.raises(Refused, match=r"^/shared/file: its"):
+        bed.method.restore(tmp_path / "1", manifest(None))
+    order, *after = bed.done
+    assert isinstance(order, dict)
+    assert "--leave-stopped" in order["command"]
+    assert asked == [([4711], wanted)]
+    go_on = [{"do": "continue", "but": [1002]}, "take back"]
+    assert after == (go_on if taken else [("kept", 4711), {"do": "kill"}])
 
 
 def test_no_more_of_an_error_is_told_than_a_line_takes(tmp_path: Path) -> None:

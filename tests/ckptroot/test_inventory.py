@@ -9,13 +9,16 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import inventory, sockets
+from slurm_elastic.ckptroot.site import Refused
 
 TASK = """
 import ctypes, os, pty, signal, struct, sys
@@ -132,6 +135,40 @@ def test_only_locked_files_are_told_with_inode_size_and_time(tmp_path: Path) -> 
         mine = {path: state for path, state in found.items() if path.startswith(str(tmp_path))}
         assert mine == {str(tmp_path / "locked"): (seen.st_ino, 3, seen.st_mtime_ns)}
         assert not other.closed
+
+
+WRITES = """
+import fcntl, mmap, sys
+file = open(sys.argv[1], "w+b")
+file.write(bytes(4096)); file.flush()
+fcntl.lockf(file, fcntl.LOCK_EX, 1)
+shared = mmap.mmap(file.fileno(), 4096)
+for n in range(3):
+    shared[n] = 1
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@ROOT_PART
+def test_a_locked_file_that_is_written_in_memory_has_changed(tmp_path: Path) -> None:
+    """As long as the file's page waits to be written, no other write of it would be told."""
+    path = tmp_path / "locked"
+    words = [sys.executable, "-c", WRITES, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        found = []
+        for _ in range(3):
+            assert process.stdout.readline() == b"written\n"
+            found.append(inventory.locked_files([process.pid])[str(path)])
+            time.sleep(0.05)  # a file's time may be told in ticks
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+    assert sorted({at for _, _, at in found}) == [at for _, _, at in found]
+    with pytest.raises(Refused, match="has changed since the job, which keeps it locked"):
+        inventory.check_locked({str(path): found[1]})
+    inventory.check_locked({str(path): found[2]})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         (CRIU + "(criu/files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255)",
          "device"),
         (CRIU + "(criu/proc_parse.c:479): Unknown shit 600 (anon_inode:[io_uring])", "io_uring"),
+        (CRIU + "(criu/pie/parasite.c:588): send_fds failed (-22)", "io_uring"),
         ("job 7: no checkpoint: process memcheck-amd64- runs in valgrind, which does not go on",
          "runs in valgrind"),
         ("job 7: no checkpoint: process a has its Kerberos tickets in a keyring", "Kerberos tickets"),

@@ -2,7 +2,8 @@
 
 The programs are data (matrix/programs.toml). Each runs once by itself and once under the launcher;
 slurm-elastic-ckptman saves it shortly after its start, as its probe does, and moves it on three
-operator's notices. A lane is three nodes, among which one program at a time is moved.
+operator's notices. A lane is three nodes, among which one program at a time is moved: to all of
+them in turn, so that it comes to nodes that have run longer than its last one, and shorter.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
 class Outcome(StrEnum):
-    """The outcome of a program; the last two kinds are never to be seen."""
+    """The outcome of a program; what is wrong or lost is never to be seen."""
 
     WORKS = "works"
+    FEW = "too few moves"
     REFUSED = "refused"
     LATE = "late"
     WRONG = "wrong"
@@ -68,12 +70,13 @@ class Program:
     prepare: str = ""
     check: tuple[str, ...] = ()
     comment: str = ""
+    moves: int = 0
 
 
 @dataclass(frozen=True)
 class Found:
     """A program's outcome: moved so often, in so many seconds beyond those that it runs by
-    itself; why, where it did not work.
+    itself; why, where it did not work; the nodes that it was on.
     """
 
     program: Program
@@ -81,6 +84,7 @@ class Found:
     moves: int = 0
     why: str = ""
     seconds: float = 0.0
+    way: tuple[str, ...] = ()
 
 
 def programs(path: Path = HERE / "programs.toml") -> tuple[Program, ...]:
@@ -95,6 +99,7 @@ def programs(path: Path = HERE / "programs.toml") -> tuple[Program, ...]:
             prepare=entry.get("prepare", ""),
             check=tuple(entry.get("check", ())),
             comment=entry.get("comment", ""),
+            moves=entry.get("moves", 0),
         )
         for name, entry in data.items()
     )
@@ -178,11 +183,17 @@ class Lane:
 
     def __init__(self, world: MatrixWorld, nodes: tuple[str, ...]) -> None:
         self.world, self.nodes = world, nodes
-        self.moves = 0
+        self.way: list[str] = []
+        self.left = ""
+
+    @property
+    def moves(self) -> int:
+        """How often its program has been moved."""
+        return max(len(self.way) - 1, 0)
 
     def attempt(self, program: Program, seed: int) -> Found:
         """Run the program alone, then with interruptions; never fails for the program's sake."""
-        self.moves, begun = 0, time.monotonic()
+        self.way, self.left, begun = [], "", time.monotonic()
         chance = random.Random(f"{seed} {program.name}")
         try:
             self._attempt(program, chance)
@@ -193,7 +204,8 @@ class Lane:
             outcome, why = Outcome.LOST, str(error).partition("\n")[0]
         finally:
             self._tidy()
-        return Found(program, outcome, self.moves, why, time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        return Found(program, outcome, self.moves, why, seconds, tuple(self.way))
 
     def _attempt(self, program: Program, chance: random.Random) -> None:
         alone, moved = self._directories(program)
@@ -205,13 +217,14 @@ class Lane:
         job = self._submit(program, moved, ",".join(filter(None, ("ckpt=criu", program.comment))))
         refused = self._probe(job)
         if not refused:
-            self._interrupt(job, seconds, chance)
+            self._interrupt(program, job, seconds, chance)
         shown = self._ended(job)
         self._compare(program, job, alone, moved, shown)
         if refused:
             raise _Over(Outcome.REFUSED, refused)
-        if not self.moves:
-            raise _Over(Outcome.BROKEN, f"{EARLY} it is moved")
+        if self.moves < max(program.moves, 1):
+            few = Outcome.FEW if program.moves else Outcome.BROKEN
+            raise _Over(few, f"{EARLY} it is moved, or moved often enough")
 
     def _directories(self, program: Program) -> tuple[Path, Path]:
         """One as it is prepared for the run by itself, and one for the other."""
@@ -262,14 +275,29 @@ class Lane:
                 return f"{found.why} [{said[-1] if said else ''}]"
         raise _Over(Outcome.LATE, f"no save and no verdict: {self.world.told(job)[-200:]}")
 
-    def _interrupt(self, job: int, seconds: float, chance: random.Random) -> None:
-        """Move the job at random moments of the time that it runs."""
+    def _interrupt(self, program: Program, job: int, seconds: float, chance: random.Random) -> None:
+        """Move the job at random moments of the time that it runs; one that must be moved so often
+        is at work again before each.
+        """
         for _ in range(MOVES):
+            if program.moves:
+                self._at_work(program, job)
             self._let_run(job, chance.uniform(0.02, 0.2) * seconds)
             node = self.world.job(job)["NodeList"]
             if not self._running(job) or node not in self.nodes:
                 return
+            self.way = self.way or [node]
             self._move(job, node)
+
+    def _at_work(self, program: Program, job: int) -> None:
+        """Wait until it has written one more line, or is over."""
+        out = self.world.shared / "jobs" / program.name / "out"
+        before = len(_lines(out))
+        self.world.wait_for(
+            lambda: len(_lines(out)) > before or not self._running(job),
+            f"job {job} is at work after {self.moves} moves",
+            LIMIT,
+        )
 
     def _let_run(self, job: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -287,7 +315,9 @@ class Lane:
             return not self._running(job)
 
         world.wait_for(over, f"a move of job {job} is over", LIMIT)
-        world.leave(WithdrawOrder(node=node))
+        if self.left:  # not the node that it has left now: the next move goes to the third one
+            world.leave(WithdrawOrder(node=self.left))
+        self.left = node
         found = world.migrations(job)
         if len(found) == before or found[-1].step == "ended":
             return
@@ -297,7 +327,7 @@ class Lane:
             raise _Over(
                 Outcome.LATE, f"{found[-1].step}: {found[-1].note or world.told(job)[-300:]}"
             )
-        self.moves += 1
+        self.way.append(world.job(job)["NodeList"])
 
     def _compare(
         self, program: Program, job: int, alone: Path, moved: Path, shown: Mapping[str, str]

@@ -1,5 +1,5 @@
 """CRIU where slurmd holds jobs in control groups (proctrack/cgroup), by cgroup/v1 and cgroup/v2: what is
-restored is in the step's group again, and goes with it.
+restored is in the step's group again, and goes with it; and what other plugins see of a job.
 """
 
 from __future__ import annotations
@@ -99,3 +99,18 @@ def test_a_moved_job_ends_with_its_own_code(world: Any) -> None:
     world.standing(job)
     assert world.end(job, "FAILED")["ExitCode"] == "7:0"
     gone(world, job)
+
+
+@pytest.mark.parametrize(("plugin", "seen"), [("linuxproc", True), ("pgid", False)])
+def test_the_jobs_processes_are_seen_by_linuxproc_and_not_by_pgid(
+    docker_engine: Engine, trixie: str, plugin: str, seen: bool
+) -> None:
+    conf = f"ProctrackType=proctrack/{plugin}\n"
+    with CriuWorld(docker_engine, trixie, nodes=1, conf=conf) as world:
+        needed(world)
+        job = started(world)
+        host = world.nodes()["n1"]
+        own = host.run(["pgrep", "-f", f"[c]ontainers/{job}/script"]).stdout.split()
+        listed = host.run(["scontrol", "listpids", str(job)]).stdout.splitlines()[1:]
+        assert own
+        assert (own[-1] in {line.split()[0] for line in listed}) == seen, (own, listed)

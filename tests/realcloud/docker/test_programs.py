@@ -9,6 +9,7 @@ import pytest
 from .engine import Engine
 from .program_matrix import (
     EARLY,
+    MOVES,
     Found,
     MatrixWorld,
     Outcome,
@@ -27,6 +28,7 @@ WANTED = {
     "deleted-large": Outcome.WORKS,
     "sysv-shm": Outcome.WORKS,
     "python-spawn-pool": Outcome.WORKS,
+    "asyncio-sleep": Outcome.WORKS,
     "connected-tcp": Outcome.REFUSED,
 }
 """They need no more than a Slurm host has."""
@@ -42,6 +44,9 @@ def test_real_programs_go_on_byte_for_byte_or_it_is_known_in_time(
     assert {name: outcome for name, (outcome, _) in told.items()} == WANTED, told
     assert "network connection" in told["connected-tcp"][1]
     assert all(one.moves for one in found if one.outcome is Outcome.WORKS)
+    (clock,) = [one for one in found if one.program.moves]
+    assert len(clock.way) == MOVES + 1
+    assert len(set(clock.way)) == 3, "its nodes have run for different times"
 
 
 def tried(world: MatrixWorld, chosen: Sequence[Program], tries: int = 3) -> list[Found]:
@@ -62,3 +67,12 @@ def test_the_matrix_has_programs_of_many_classes() -> None:
     chosen = sample(found, len(classes), seed=3)
     assert {program.kind for program in chosen} == classes
     assert sample(found, 5, seed=3) == chosen[:5]
+
+
+def test_programs_that_wait_by_a_clock_must_be_moved_three_times() -> None:
+    found = {program.name for program in programs() if program.kind == "clock"}
+    assert found == {program.name for program in programs() if program.moves == MOVES}
+    assert found >= {
+        "time-monotonic", "time-budget", "asyncio-sleep", "queue-timeout", "event-wait",
+        "java-scheduler", "go-ticker",
+    }  # fmt: skip
