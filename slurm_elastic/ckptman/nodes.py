@@ -19,6 +19,7 @@ from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.exclusions import after_interruption
+from slurm_elastic.policies.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.node_state import (
     Phase,
     is_anothers_address,
@@ -28,7 +29,6 @@ from slurm_elastic.policies.node_state import (
     may_take_jobs,
     phase,
 )
-from slurm_elastic.policies.reconcile_rules import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.threat import Cause, Threat
 from slurm_elastic.slurm import node_updates
 

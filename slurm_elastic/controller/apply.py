@@ -42,8 +42,8 @@ from slurm_elastic.policies.actions import (
 )
 from slurm_elastic.policies.cluster import decide
 from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.node_reasons import OUR_MARK
 from slurm_elastic.policies.node_state import Phase, is_anothers_address, is_busy, is_drained, phase
-from slurm_elastic.policies.reconcile_rules import OUR_MARK
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import node_updates
 

@@ -18,8 +18,8 @@ from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import POLICY, NodeRequest, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.node_reasons import OUR_MARK
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.reconcile_rules import OUR_MARK
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import CAPACITY, POLICY, Exclusion, Pool
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.policies.scaling import holds_back
 from slurm_elastic.slurm import node_updates
 

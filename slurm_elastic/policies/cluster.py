@@ -29,7 +29,8 @@ from slurm_elastic.policies.cloud_view import (
 from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule
 from slurm_elastic.policies.hold_rules import holds
 from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.policies.reconcile_rules import DueRepairs, due_repairs, repairs
+from slurm_elastic.policies.reconcile_rules import repairs
+from slurm_elastic.policies.repair_pace import DueRepairs, due_repairs
 from slurm_elastic.policies.stopped import departing, unwanted
 
 

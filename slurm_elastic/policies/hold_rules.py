@@ -19,9 +19,9 @@ from slurm_elastic.policies.actions import (
     Release,
 )
 from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.ranking import serving
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 
 
 def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:

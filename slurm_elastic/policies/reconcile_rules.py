@@ -76,10 +76,8 @@ empty the site).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-
-from msgspec import Struct
 
 from slurm_elastic.model import OFF, STANDING, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -91,7 +89,6 @@ from slurm_elastic.policies.actions import (
     Clear,
     Confirm,
     DoubtList,
-    EndStopped,
     FailLost,
     FailNode,
     GiveBack,
@@ -105,7 +102,6 @@ from slurm_elastic.policies.actions import (
     Relaunch,
     Restore,
     Retry,
-    RunsAgain,
     StartAgain,
     StopAgain,
     Terminate,
@@ -117,7 +113,6 @@ from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.cloud_view import (
     CloudView,
     Intent,
-    StoppedInstance,
     Thresholds,
     TrackedInstance,
 )
@@ -125,29 +120,23 @@ from slurm_elastic.policies.inventory import (
     InventoryReport,
     answers,
     assess_inventory,
-    cap,
     is_heard,
     is_overdue,
     served,
     standing,
 )
+from slurm_elastic.policies.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.node_state import (
     Phase,
     is_busy,
     is_down,
     is_drained,
-    is_unneeded,
     phase,
 )
 from slurm_elastic.policies.out_of_service import Ill
+from slurm_elastic.policies.stopped_repairs import stopped_ones
 from slurm_elastic.policies.unneeded import POWERED_DOWN
 
-OUR_MARK = "slurm-elastic:"
-"""The beginning of every node reason of ours."""
-HOLD_MARK = f"{OUR_MARK}hold:"
-"""The beginning of the reason of a node that we keep from Slurm."""
-NOTICE_MARK = f"{OUR_MARK}notice:"
-"""The beginning of the reason of a node that is drained because its machine is taken away."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
@@ -165,63 +154,10 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
-    actions += _stopped_ones(view, patience, listing)
+    actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
     actions += _nodes(view, hears=listing.hears)
     return tuple(actions)
-
-
-class DueRepairs(Struct, frozen=True, kw_only=True):
-    """Repairs that may be done now, how many more the cap leaves for the next round, and since when
-    each patient finding has stood (monotonic, by kind and subject).
-    """
-
-    ready: tuple[Action, ...]
-    waiting: int
-    standing: Mapping[tuple[str, str], float]
-
-
-def due_repairs(
-    view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
-) -> DueRepairs:
-    """The repairs that have stood for long enough, and not too many at once."""
-    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
-    ready, waiting = limit_disruption(ready, len(view.known))
-    return DueRepairs(ready=ready, waiting=waiting, standing=standing)
-
-
-def debounce(
-    actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
-) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
-    """The actions that may be taken now, and since when each patient one has stood.
-
-    A finding that is gone for one round starts anew.
-    """
-    ready: list[Action] = []
-    standing: dict[tuple[str, str], float] = {}
-    for action in actions:
-        if not action.patient:
-            ready.append(action)
-            continue
-        since = first_seen.get((action.kind, action.subject), now)
-        standing[action.kind, action.subject] = since
-        if now - since >= grace:
-            ready.append(action)
-    return tuple(ready), standing
-
-
-def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
-    """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
-    most = cap(live)
-    kept: list[Action] = []
-    deletions = 0
-    for action in actions:
-        if action.capped:
-            deletions += 1
-            if deletions > most:
-                continue
-        kept.append(action)
-    return tuple(kept), max(deletions - most, 0)
 
 
 _Found = Mapping[str, Sequence[Instance]]
@@ -354,38 +290,6 @@ def _to_be_started(
     if _phase(view, machine.node) is not Phase.POWERING_UP:
         return None
     return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
-
-
-def _stopped_ones(
-    view: CloudView, patience: Thresholds, listing: InventoryReport
-) -> Iterable[Action]:
-    """The actions that stopped machines call for; none are touched while the cloud's list is in
-    doubt.
-    """
-    if view.seen is None or listing.doubt:
-        return
-    serving = served(view)
-    for one in view.stopped:
-        state = listing.states.get(one.id)
-        if state is None:
-            if one.misses >= patience.misses:
-                why = f"the cloud did not list it, stopped, {one.misses} times in a row"
-                yield NoteMissing(machine=one.id, reason=why)
-        elif state in STANDING:
-            yield from _started_by_others(view, one, serving)
-        elif state in OFF and one.unwanted:
-            yield EndStopped(machine=one.id, reason=f"it was stopped: {one.unwanted}")
-
-
-def _started_by_others(
-    view: CloudView, one: StoppedInstance, serving: Container[str]
-) -> Iterable[Action]:
-    node = view.nodes.get(one.node)
-    if node is not None and is_unneeded(node):
-        why = f"it was stopped and runs: {POWERED_DOWN}"
-        yield EndStopped(machine=one.id, reason=why)
-    elif node is not None and phase(node) is Phase.UP and one.node not in serving:
-        yield RunsAgain(machine=one.id, reason="somebody has started it, and its node is up")
 
 
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:

@@ -41,8 +41,8 @@ from slurm_elastic.policies.cluster import cloud_view, decide
 from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule, Terms
 from slurm_elastic.policies.exclusions import NEVER_REGISTERED, TAKEN_OUT
 from slurm_elastic.policies.hold_rules import due_holds
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.ranking import Scope
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 
 NOW = T0 + 10_000
 AWS, OTHER = pool(), pool("own", "gcp", 2, "own")

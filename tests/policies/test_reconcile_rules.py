@@ -20,7 +20,8 @@ from slurm_elastic.policies.cloud_view import (
     TrackedInstance,
 )
 from slurm_elastic.policies.pings import is_lasting, is_pinged
-from slurm_elastic.policies.reconcile_rules import debounce, due_repairs, limit_disruption, repairs
+from slurm_elastic.policies.reconcile_rules import repairs
+from slurm_elastic.policies.repair_pace import debounce, due_repairs, limit_disruption
 from tests.policies.strategies import NOW, instance, views
 
 UP = frozenset({"IDLE", "CLOUD"})
