@@ -86,7 +86,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
     each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
     ``end`` is when it ended; ``preempted`` when Slurm will end a run that is to make room for a job
-    of higher priority (0: it is not); ``allocated`` what it has, or had, of all its nodes, as Slurm
+    of higher priority (0: it is not); ``suspended`` since when it is suspended (0: it is not, or by
+    22.05, which does not tell); ``allocated`` what it has, or had, of all its nodes, as Slurm
     spells it (``cpu=4,mem=8G,gres/gpu=1``).
     """
 
@@ -131,7 +132,20 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     cpu_memory: int = 0
     end: float = 0.0
     preempted: float = 0.0
+    suspended: float = 0.0
     allocated: str = ""
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether all its processes are stopped, by a person or by Slurm."""
+        return "SUSPENDED" in self.states and "COMPLETING" not in self.states
+
+    @property
+    def is_suspended_by_person(self) -> bool:
+        """Whether that was ``scontrol suspend``: Slurm sets the priority of such a job to 0 until
+        it is resumed, and leaves that of one that it suspends for another job.
+        """
+        return self.is_suspended and self.priority == 0
 
     @property
     def died_of(self) -> int:

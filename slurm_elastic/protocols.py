@@ -300,6 +300,16 @@ class Slurm(Protocol):
         """``scontrol release``: end a hold (priority 0) that is on a PENDING job."""
         ...
 
+    def suspend(self, job: int) -> None:
+        """``scontrol suspend``: stop all processes of a RUNNING job, its launcher among them. Takes
+        effect some seconds later; a resume meanwhile may leave some stopped.
+        """
+        ...
+
+    def resume(self, job: int) -> None:
+        """``scontrol resume``: the processes of a SUSPENDED job go on at once."""
+        ...
+
     def reservations(self) -> Sequence[Reservation]:
         """All reservations of nodes, those that are over or yet to come, too. One command."""
         ...

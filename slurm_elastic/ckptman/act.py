@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from slurm_elastic.ckptman import migration, node_release, nodes
+from slurm_elastic.ckptman import migration, node_release, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.losses import Unannounced
@@ -60,6 +60,7 @@ class Acts:
             self._stand_in.look(seen.jobs)
             self._unannounced.look(seen, self.crew)
             moving = frozenset(one.run.job for one in standing)
+            suspended.settle(self._site, seen, self.crew)
             self._saves.doubt(seen, moving, self.crew)
             self._saves.clean(seen, moving, self.crew)
         return not all(_put_off(one) for one in standing)

@@ -19,6 +19,8 @@ NEVER = float("inf")
 NO_POLICY = Never()
 PROBED = ("criu", "dmtcp", "fake")
 """Methods that save a program that knows nothing of it."""
+MOMENTS = 60.0
+"""Seconds of work of a suspended job for which it is not saved once more."""
 LEAST_TRIED = 5.0
 """Seconds in which a save is tried whose time nobody has measured yet."""
 
@@ -29,7 +31,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
     (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
     only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which alone can
-    be requeued. ``probe``: it is time to see whether it can be saved.
+    be requeued. ``probe``: it is time to see whether it can be saved. ``rests``: it is suspended,
+    and has done no work that a save of now would keep.
     """
 
     run: JobRun
@@ -41,6 +44,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     reason: str = ""
     can_move: bool = True
     probe: bool = False
+    rests: bool = False
 
     @property
     def at_risk(self) -> float:
@@ -87,6 +91,8 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
         return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)
+    if facts.rests:
+        return None
     if action is None and facts.probe:
         return Plan(kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can")
     if action is None:
@@ -140,14 +146,25 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
         reason=leaving[0].why if leaving else "",
         can_move=job.batch,
         probe=_is_to_be_probed(snapshot, job, choice),
+        rests=job.is_suspended and not _is_to_be_kept(snapshot, job),
     )
+
+
+def _is_to_be_kept(snapshot: Snapshot, job: SlurmJob) -> bool:
+    """Whether a job that a person has suspended did work since its last save. It is resumed for
+    the next one, which has it do some more; one that Slurm has suspended for another job is not.
+    """
+    if not job.is_suspended_by_person:
+        return False
+    saves = (i.taken for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts)
+    return job.suspended - max(saves, default=job.start) > MOMENTS
 
 
 def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> bool:
     """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
     method: one that saves itself may do so when it wants, or end by the signal.
     """
-    if not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
+    if job.is_suspended or not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False
     verdict = snapshot.unsavable.get(job.id)
     return job.id not in snapshot.images and (verdict is None or verdict.attempt != job.restarts)

@@ -144,9 +144,10 @@ def lost_node_seconds(move: Migration) -> float:
 
 def lost_seconds(move: Migration) -> float:
     """The work of the run that the next one does again: from what that goes on from, an image of
-    the run or its start, until it was stopped for a save or put back into the queue.
+    the run or its start, until it was suspended, stopped for a save or put back into the queue.
     """
     run, image = move.run, move.image
     stops = [move.reached[str(s)] for s in (Step.SAVED, Step.REQUEUED) if str(s) in move.reached]
     since = image.taken if image is not None and image.attempt == run.attempt else run.started
-    return max(min(stops, default=move.changed) - since, 0.0)
+    end = min(stops, default=move.changed)
+    return max((min(end, move.suspended) if move.suspended else end) - since, 0.0)

@@ -93,7 +93,8 @@ class Unannounced:
             if choice.method not in PROBED:
                 continue
             job = seen.jobs[number]
-            self._compare(job, _Worked(run_of(job, choice), choice.method, seen.now))
+            at = job.suspended or seen.now
+            self._compare(job, _Worked(run_of(job, choice), choice.method, at))
             if number in self._lost:
                 work = partial(self._tell, self._lost[number], job)
                 crew.submit(number, _LEAST_URGENT, work)

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
+from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
 from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
 from slurm_elastic.ckptman.origins import LAUNCHED, begun
@@ -103,6 +104,7 @@ def planned(site: Site, plan: Plan) -> Migration:
     # A run that was stopped in vain is not stopped once more: it works until the last moment. That
     # its limit ends, or that it is preempted, is certain.
     stopped = site.state.was_stopped(facts.run.job, facts.run.attempt)
+    job = site.jobs.last.get(facts.run.job)
     return Migration(
         run=facts.run,
         method=facts.choice.method,
@@ -116,6 +118,7 @@ def planned(site: Site, plan: Plan) -> Migration:
         dump=max((s.dump for s in facts.situations), default=0.0),
         saves=plan.saves and (facts.cause in OF_JOBS or not stopped),
         stopped=stopped,
+        suspended=0.0 if job is None else job.suspended,
         reached={str(Step.PLANNED): now},
     )
 
@@ -213,6 +216,8 @@ def _save(site: Site, move: Migration) -> Migration:
     now = site.now()
     if not fits(move.deadline, now, 0.0, settings.slack):
         return fall_back(site, move, "the deadline is too near")
+    if at := suspended.settled_at(site, move.run):
+        return to(site, move, Step.WAITING, again=True, at=at)
     until = now + UNBOUND if move.deadline is None else move.deadline - settings.slack
     known = (*_images(site, move), *site.state.images(move.run.job))
     newest = max((i.number for i in known), default=0)
@@ -223,8 +228,9 @@ def _save(site: Site, move: Migration) -> Migration:
     reach("rescue.before-save")
     method = site.checkpointers[move.method]
     try:
+        suspended.resume(site, move.run)
         image = method.checkpoint(move.run, deadline=until, stop=True)
-    except CheckpointError as error:
+    except (CheckpointError, SlurmError) as error:
         return _failed(site, move, str(error))
     except Exception as error:
         logging.getLogger(__name__).exception("method fails job=%s", move.run.label)
@@ -358,6 +364,9 @@ def _requeue(site: Site, move: Migration) -> Migration:
             # That took its time.
             if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
                 return elsewhere
+        if suspended.settled_at(site, run):
+            return _not_yet(site, move, "it was suspended just now")
+        suspended.resume(site, run)
         reach("rescue.before-requeue")
         if _ends_in_grace(move, job):
             name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
@@ -518,7 +527,7 @@ def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
         return over(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
-    if "RUNNING" in states and "CONFIGURING" not in states:
+    if job.is_suspended or ("RUNNING" in states and "CONFIGURING" not in states):
         return _runs(site, move, job)
     if _waits(job):
         return _pending(site, move, job)

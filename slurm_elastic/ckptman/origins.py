@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Migration
-from slurm_elastic.model import Image, Origin
+from slurm_elastic.model import Image, JobRun, Origin
 from slurm_elastic.model_slurm import SlurmJob
 
 LAUNCHED = frozenset({"criu", "dmtcp"})
@@ -49,6 +49,13 @@ def begun(site: Site, move: Migration, job: SlurmJob) -> Begun | None:
     if origin.image == 0:
         return Begun(image=None, why=origin.why)
     return Begun(image=_of_number(site, move, origin.image), why=origin.why)
+
+
+def has_begun(site: Site, method: str, run: JobRun) -> bool:
+    """Whether a run is at work for all that is known, and not being brought back still."""
+    known = site.checkpointers.get(method) if method in LAUNCHED else None
+    late = site.now() - run.started >= SAYS
+    return known is None or late or known.origin(run) is not None
 
 
 def _asked(site: Site, move: Migration, job: SlurmJob) -> Origin | None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
-from slurm_elastic.ckptman import verdicts
+from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import (
     SAVE,
     JobFacts,
@@ -24,7 +24,7 @@ from slurm_elastic.ckptman.decide import (
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.orders import Asked, Orders
-from slurm_elastic.ckptman.see import Snapshot, choice_of
+from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -73,7 +73,8 @@ class Saves:
         """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
         for plan in plans:
             run = plan.facts.run
-            if self._site.now() < self._not_before.get(run.job, 0.0):
+            due = max(self._not_before.get(run.job, 0.0), suspended.settled_at(self._site, run))
+            if self._site.now() < due:
                 continue
             for situation in plan.facts.situations:
                 self._expected[run.job] = situation.dump
@@ -86,6 +87,8 @@ class Saves:
         for number, choice in seen.choices.items():
             due = max(self._doubted.get(number, 0.0) + DOUBT, self._not_before.get(number, 0.0))
             if number in moving or self._site.now() < due or not is_transparent(choice):
+                continue
+            if seen.jobs[number].is_suspended:  # so is its launcher, which says nothing new
                 continue
             facts = JobFacts(run=run_of(seen.jobs[number], choice), choice=choice, situations=())
             plan = Plan(kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be")
@@ -112,13 +115,16 @@ class Saves:
             job = seen.jobs.get(number)
             if job is None and not seen.answered:
                 continue
-            choice = choice_of(self._site, job) if job and "RUNNING" in job.states else None
+            saved = job is not None and (at_work(job) or job.is_suspended_by_person)
+            choice = choice_of(self._site, job) if job and saved else None
             why = _why_not(choice)
             if job is None or choice is None or why:
                 self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
                 self.orders.carried(asked)
                 continue
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
+            if suspended.settled_at(self._site, facts.run):
+                continue
             plan = Plan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
             self._expected[number] = dump_seconds(seen, number)
             self.orders.begun(asked)
@@ -172,10 +178,11 @@ class Saves:
         dump = self._expected.get(run.job, LEAST)
         until = site.now() + max(3 * dump, LEAST)
         try:
-            image = method.checkpoint(run, deadline=until, stop=False)
+            with suspended.resumed(site, run):
+                image = method.checkpoint(run, deadline=until, stop=False)
             taken = site.now()  # by our clock, as notices and intervals are: the node's may differ
             method.verify(image)
-        except CheckpointError as error:
+        except (CheckpointError, SlurmError) as error:
             self._failed(plan, str(error), dump)
         except Exception as error:
             log.exception("method fails job=%s", run.label)

@@ -213,6 +213,8 @@ class Watch:
         found = list[Threat | None]()
         for number, choice in choices.items():
             job = jobs[number]
+            if job.is_suspended:  # its time limit does not go on, either
+                continue
             if choice.renewals and job.batch:
                 renewed = state.renewals(number, job.restarts)
                 save = saves.get(number, expected)
@@ -288,14 +290,14 @@ class Watch:
     def _choices(
         self, jobs: Iterable[SlurmJob], threatened: Collection[str]
     ) -> Mapping[int, CheckpointPlan]:
-        """How jobs are saved that run on nodes of ours, on threatened ones, that ask to go on
-        after their time limit, or are preempted.
+        """How jobs are saved that run, or are suspended, on nodes of ours, on threatened ones,
+        that ask to go on after their time limit, or are preempted.
         """
         return {j.id: choice_of(self._site, j) for j in jobs if self._counts(j, threatened)}
 
     def _counts(self, job: SlurmJob, threatened: Collection[str]) -> bool:
         site = self._site
-        if not at_work(job):
+        if not at_work(job) and not job.is_suspended:
             return False
         if any(node in site.pool_of or node in threatened for node in job.nodes):
             return True

@@ -1,8 +1,9 @@
 """The files that a job has in the temporary directories of its node, which no other node has: they
 travel with the image, and are there again before the job goes on.
 
-A job without a TMPDIR of its own gets one, of which all is the job's. Elsewhere it cannot be told
-who made a file: what the job's user has made or changed since the run began is the job's, unless
+All in a place that the job has to itself is the job's. A job without a TMPDIR of its own gets one
+elsewhere, of which all is the job's, too. In the node's own places it cannot be told who made a
+file: what the job's user has made or changed since the run began is the job's, unless
 other processes of the user are on the node; then only what its tasks have open is, and a file that
 nobody has open is a reason to refuse. All of it is read and written with the user's rights.
 """
@@ -43,11 +44,14 @@ _EARLIER = 1.0
 class Baggage:
     """The files of one job on this node; ``shared`` is on the file system that all nodes have.
 
+    ``its``: the places that the job has to itself (``ownplaces.py``), of which all is its own.
     ``record`` is a file of root's, for what the job leaves behind here when it moves: should it
     come back, that is its own, and in nobody's way.
     """
 
-    def __init__(self, caller: Caller, shared: Path, record: Path) -> None:
+    def __init__(
+        self, caller: Caller, shared: Path, record: Path, its: Collection[str] = ()
+    ) -> None:
         self._caller = caller
         self._record = record
         self._taken: dict[str, tuple[int, int]] = {}
@@ -56,7 +60,10 @@ class Baggage:
         candidates = dict.fromkeys(p for p in (*PLACES, given) if p.startswith("/"))
         self.places = tuple(p for p in candidates if is_local(p, shared))
         self._given = given
+        self._its = frozenset(its)
         self._own = [given] if given in self.places and self._is_for_one_job(given) else []
+        self._has_tmpdir = bool(self._own)
+        self._own += self._its
         self._made: list[str] = []
         self._left: dict[str, tuple[int, int]] = {}
         self._fresh: dict[str, tuple[int, int]] = {}
@@ -72,7 +79,7 @@ class Baggage:
     def prepare(self) -> dict[bytes, bytes]:
         """Before the job starts: what its environment lacks, a TMPDIR of its own."""
         top = self._given or PLACES[0]
-        if self._own or top not in self.places:
+        if self._has_tmpdir or top in self._its or top not in self.places:
             return {}
         path = f"{top}/slurm-elastic-{self._caller.job}-{secrets.token_hex(4)}"
         try:
@@ -288,18 +295,19 @@ class Baggage:
             raise Refused(f"{path}: not in a temporary directory of this node")
 
     def _make_way(self, path: str) -> None:
-        """A file that this job has left goes. Anything else is of another run of its user, and is
-        kept under another name. Refused where that one may be at work.
+        """A file that this job has left, or that is in a place of its own, goes. Anything else is
+        of another run of its user, and is kept under another name. Refused where that one may be at
+        work.
         """
         if not os.path.lexists(path):
             return
         there = os.lstat(path)
-        if self._left.get(path) == (there.st_ino, there.st_ctime_ns) and not stat.S_ISDIR(
-            there.st_mode
-        ):
+        is_its = path.startswith(tuple(f"{place}/" for place in self._its))
+        is_left = self._left.get(path) == (there.st_ino, there.st_ctime_ns)
+        if (is_its or is_left) and not stat.S_ISDIR(there.st_mode):
             os.unlink(path)
             return
-        if other := self._others(()):
+        if not is_its and (other := self._others(())):
             raise Refused(f"{path} is there already, and may be of process {min(other)}")
         for name in (f"{path}.before-{self._caller.job}.{n}" for n in range(1000)):
             if not os.path.lexists(name):

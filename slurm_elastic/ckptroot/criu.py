@@ -37,6 +37,7 @@ from slurm_elastic.ckptroot import (
 from slurm_elastic.ckptroot.baggage import Baggage
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.ownplaces import OwnPlaces
 from slurm_elastic.ckptroot.payload import Payload, calm
 from slurm_elastic.ckptroot.proc import is_apart, is_dead, memory_of, shared_of, status_of
 from slurm_elastic.ckptroot.rights import as_user
@@ -75,10 +76,10 @@ class Criu:
         self._identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
         self._scratch = Scratch(site.scratch, caller.job)
         record = site.jobs / str(caller.job) / f"left-{os.uname().nodename}.json"
-        self._baggage = Baggage(caller, site.directory, record)
+        self._places = OwnPlaces(site, caller)
+        self._baggage = Baggage(caller, site.directory, record, self._places.take(payload))
         given = {**payload.environment, **self._baggage.prepare()}
         payload = replace(payload, environment=given)
-        self._way, self._middle = keeper.start(payload)
         self.pid = 0
         self._own_clocks = clock.offsets()
         self._clocks: clock.Clocks | None = None
@@ -86,9 +87,14 @@ class Criu:
         self._stopped = frozenset[int]()
         self._reused: frozenset[str] | None = None
         self._ended: int | None = None
-        message = self._wait(30.0)
-        self._keeper = int(message["keeper"])
-        self._mounts, self._processes = _namespaces(self._middle)
+        try:
+            self._way, self._middle = keeper.start(payload)
+            message = self._wait(30.0)
+            self._keeper = int(message["keeper"])
+            self._mounts, self._processes = _namespaces(self._middle)
+        except BaseException:
+            self._places.close()
+            raise
 
     def start(self) -> None:
         """Start the payload."""
@@ -301,6 +307,7 @@ class Criu:
         os.close(self._mounts)
         os.close(self._processes)
         self._baggage.discard()
+        self._places.close()
         self._scratch.close()
 
     def _wait(self, timeout: float) -> dict[str, Any]:

@@ -101,5 +101,11 @@ def file_system(path: str, mountinfo: str) -> str:
     return found
 
 
+def mount_root(path: str, mountinfo: str) -> str:
+    """The directory of its file system that is mounted at ``path``; empty where nothing is."""
+    lines = [line for line in mountinfo.split("\n") if line and _point(line) == path]
+    return lines[-1].split(" ")[3] if lines else ""
+
+
 def _point(line: str) -> str:
     return _OCTAL.sub(lambda code: chr(int(code[1], 8)), line.partition(" - ")[0].split(" ")[4])

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from slurm_elastic.ckptroot import caller as callers
-from slurm_elastic.ckptroot import criu, dmtcp, journal, outputs
+from slurm_elastic.ckptroot import criu, dmtcp, journal, outputs, ownplaces
+from slurm_elastic.ckptroot.baggage import PLACES
 from slurm_elastic.ckptroot.caller import Caller, JobState
 from slurm_elastic.ckptroot.patience import Ended, Patience
 from slurm_elastic.ckptroot.payload import Payload, become
@@ -52,6 +53,8 @@ def _command(arguments: list[str], config: str) -> int:
             site = read(config)
             for line in sweep(site):
                 sys.stdout.write(line + "\n")
+            for place in PLACES:
+                ownplaces.sweep(place)
             return 0
     sys.stderr.write(USAGE)
     return 2

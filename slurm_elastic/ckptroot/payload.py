@@ -136,6 +136,12 @@ def unshare_mounts() -> None:
     _check(_LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
 
 
+def mount_bind(source: str, place: str) -> None:
+    """The directory ``source`` at ``place``, too."""
+    found = _LIBC.mount(os.fsencode(source), os.fsencode(place), None, MS_BIND, None)
+    _check(found, f"mount {place}")
+
+
 def mount_small(path: str, uid: int, gid: int) -> None:
     """A file system of the user's in memory, with room for a few small files."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC

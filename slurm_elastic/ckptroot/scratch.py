@@ -68,7 +68,7 @@ class Scratch:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 _own(self._path, 0o700)
-            lock = _locked(self._path)
+            lock = locked(self._path)
             if lock is not None:
                 return lock
             if time.monotonic() > until:
@@ -80,7 +80,7 @@ def sweep(root: Path) -> None:
     """Remove the directories of jobs whose sessions are gone; nothing else is ours."""
     for path in (path for path in root.iterdir() if path.name.isdigit()):
         with contextlib.suppress(OSError, Refused):
-            lock = _locked(path)
+            lock = locked(path)
             if lock is not None:
                 try:
                     files.remove(path)
@@ -96,7 +96,7 @@ def _own(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def _locked(path: Path) -> int | None:
+def locked(path: Path) -> int | None:
     """A descriptor of the directory with its lock; None where there is none, or another session has
     it. One that was removed before we had its lock is not the one that stands there by now.
     """

@@ -41,7 +41,8 @@ class Site:
     same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
     how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
     all jobs of a user, have there; ``keep_free`` is what saves leave of the file system. ``stage``
-    is a directory on a disk of the node's own (``stage``).
+    is a directory on a disk of the node's own (``stage.py``). ``tmp``: ``own``, or ``node`` where
+    jobs are to have the node's temporary directories (``ownplaces.py``).
     """
 
     cluster: str
@@ -62,6 +63,7 @@ class Site:
     slurm_conf: str = ""
     scratch: Path = Path("/run/slurm-elastic-ckpt")
     stage: Path | None = None
+    tmp: str = "own"
 
     @property
     def jobs(self) -> Path:
@@ -95,8 +97,10 @@ def read(path: str = CONFIG) -> Site:
         if name in values
     }
     own = {name: Path(values.pop(name)) for name in ("scratch", "stage") if name in values}
-    texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf")
+    texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf", "tmp")
     programs = {name: values.pop(name) for name in texts if name in values}
+    if programs.get("tmp", "own") not in ("own", "node"):
+        raise Refused(f"{path}: tmp is {programs['tmp']!r}, expected own or node")
     if values:
         raise Refused(f"{path}: unknown key {min(values)!r}")
     return Site(

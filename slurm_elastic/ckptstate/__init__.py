@@ -1,7 +1,7 @@
 """The memory of slurm-elastic-ckptman: its own sqlite file, so that neither service can stop the
 other.
 
-``<state_dir>/checkpoints.db``, schema 3::
+``<state_dir>/checkpoints.db``, schema 4::
 
     notices        key, body (Warned), closed
     rescues        job, attempt (key), step, over, changed, body (Migration)
@@ -9,6 +9,7 @@ other.
                    the service notes when they were taken by its own clock
     interruptions  instance (key), offer, at: what the mean time between them is counted from
     unsavable      job (key), body (Verdict): jobs of which a save is not possible
+    suspensions    job (key), body (Suspension): jobs that are to be suspended again
     releases       node (key): its drain of ours is to be undone, as a notice is over
     counters       name (key), value
 """
@@ -70,6 +71,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     number of the job's newest image when the save of this move was asked for (None: it was not).
     ``reached``: when each step was. ``stopped``: its run was stopped for an earlier move, and went
     on. ``helped``: how often a hold was taken off the requeued job.
+    ``suspended``: since when its run was (Unix time), as the move was planned; 0: it was not.
     ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the nodes that its user
     keeps it off, and ``excluded`` all of them, where we keep it off more (None: we do not).
     """
@@ -93,6 +95,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     helped: int = 0
     note: str = ""
     stopped: bool = False
+    suspended: float = 0.0
     held: Held | None = None
     avoids: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
@@ -132,6 +135,16 @@ class Verdict(Struct, frozen=True, kw_only=True):
     why: str
     remedy: str
     moved: bool = False
+
+
+class Suspension(Struct, frozen=True, kw_only=True):
+    """A run that a person had suspended (``since``, Unix time), and that was resumed to be saved:
+    its job is to be suspended again, where it is or where it goes on.
+    """
+
+    job: int
+    attempt: int
+    since: float
 
 
 class RecordedNotice(Struct, frozen=True, kw_only=True):
@@ -187,6 +200,7 @@ _MIGRATIONS = (
     ),
     ("create table releases (node text primary key) without rowid",),
     ("create table unsavable (job integer primary key, body text not null) without rowid",),
+    ("create table suspensions (job integer primary key, body text not null) without rowid",),
 )
 SCHEMA = Schema("file of checkpoints", "slurm-elastic-ckptman", _MIGRATIONS)
 
@@ -414,6 +428,23 @@ class CheckpointState(Store):
         """The job was saved, or is over."""
         self._write([("delete from unsavable where job = ?", (job,))])
 
+    # what is to be suspended again
+
+    def suspensions(self) -> Mapping[int, Suspension]:
+        """By job."""
+        sql = "select job, body from suspensions"
+        with self._lock:
+            return dict(self._table("suspensions", sql, _suspension_from))
+
+    def owe(self, one: Suspension) -> None:
+        """The job is to be suspended again."""
+        sql = "insert or replace into suspensions (job, body) values (?, ?)"
+        self._write([(sql, (one.job, _json(one)))])
+
+    def settled(self, job: int) -> None:
+        """That was done, or the job is over."""
+        self._write([("delete from suspensions where job = ?", (job,))])
+
     # what is counted
 
     def interruptions(self, since: float) -> Mapping[str, int]:
@@ -465,6 +496,10 @@ def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:
 
 def _verdict_from(row: sqlite3.Row) -> tuple[int, Verdict]:
     return row["job"], msgspec.json.decode(row["body"], type=Verdict)
+
+
+def _suspension_from(row: sqlite3.Row) -> tuple[int, Suspension]:
+    return row["job"], msgspec.json.decode(row["body"], type=Suspension)
 
 
 def _image_from(row: sqlite3.Row) -> tuple[tuple[int, int, int], Image]:

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import SCHEMA, CheckpointState, Migration, RecordedNotice, Verdict
+from slurm_elastic.ckptstate import (
+    SCHEMA,
+    CheckpointState,
+    Migration,
+    RecordedNotice,
+    Suspension,
+    Verdict,
+)
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge
@@ -34,6 +41,7 @@ TABLES = (
     Table(name="images", keys=("job", "attempt", "number"), reader=_body(Image)),
     Table(name="interruptions", keys=("instance",)),
     Table(name="unsavable", keys=("job",), reader=_body(Verdict)),
+    Table(name="suspensions", keys=("job",), reader=_body(Suspension)),
     Table(name="releases", keys=("node",)),
     Table(name="counters", keys=("name",)),
 )

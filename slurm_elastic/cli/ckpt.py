@@ -154,7 +154,7 @@ def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     require_trusted(config)
     job = _job(PromptCli(config.slurm), args.job)
-    if job is None or "RUNNING" not in job.states:
+    if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
         raise SlurmElasticError(f"job {args.job} does not run")
     choice = choice_of(config, job)
     if choice.method == "none" or choice.move_only:

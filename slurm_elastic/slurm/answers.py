@@ -65,6 +65,7 @@ class RawJob(Struct, gc=False):
     eligible_time: Any = None
     end_time: Any = None
     preempt_time: Any = None
+    suspend_time: Any = None
     requeue: Any = True
     restart_cnt: Any = None
     name: Any = None
@@ -222,6 +223,7 @@ def job(raw: RawJob) -> SlurmJob:
         cpu_memory=_whole(raw.memory_per_cpu, 0),
         end=end if found & ENDED else 0.0,
         preempted=preempted(found, start, end, number(raw.preempt_time) or 0.0),
+        suspended=(number(raw.suspend_time) or 0.0) if "SUSPENDED" in found else 0.0,
         allocated=intern((raw.tres_alloc_str or "") if nodes else ""),
     )
 

@@ -268,6 +268,14 @@ class SlurmCli:
         """``scontrol release JOB``."""
         self._ask_again("scontrol", "release", self._label(job))
 
+    def suspend(self, job: int) -> None:
+        """``scontrol suspend JOB``."""
+        self._ask_again("scontrol", "suspend", self._label(job))
+
+    def resume(self, job: int) -> None:
+        """``scontrol resume JOB``."""
+        self._ask_again("scontrol", "resume", self._label(job))
+
     def reservations(self) -> Sequence[Reservation]:
         """``scontrol show reservations``, as text: 22.05 has no JSON of it."""
         command = ("scontrol", "--oneliner", "show", "reservations")

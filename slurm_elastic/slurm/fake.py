@@ -134,7 +134,8 @@ class FakeSlurm:
                 states=frozenset({"PENDING"}),
                 nodes=(),
                 restarts=old.restarts + 1,
-                reason="BeginTime",
+                suspended=0.0,
+                reason=requeued_for(old),
                 start=self.clock() + 121,
             )
 
@@ -226,6 +227,30 @@ class FakeSlurm:
                 self._known_job(job), reason="None", description=""
             )
 
+    def suspend(self, job: int) -> None:
+        """Its priority is 0 until it is resumed."""
+        with self._lock:
+            self._command("suspend", job=job)
+            old = self._known_job(job)
+            if old.is_suspended:
+                return
+            if "RUNNING" not in old.states:
+                raise SlurmError(("scontrol", "suspend", str(job)), 1, "Job is not running")
+            self._jobs[job] = msgspec.structs.replace(
+                old, states=frozenset({"SUSPENDED"}), priority=0, suspended=self.clock()
+            )
+
+    def resume(self, job: int) -> None:
+        """Its priority is what it was."""
+        with self._lock:
+            self._command("resume", job=job)
+            old = self._known_job(job)
+            if not old.is_suspended:
+                raise SlurmError(("scontrol", "resume", str(job)), 1, "Job is not suspended")
+            self._jobs[job] = msgspec.structs.replace(
+                old, states=frozenset({"RUNNING"}), priority=1, suspended=0.0
+            )
+
     def reservations(self) -> Sequence[Reservation]:
         """The ones that a test has put into ``reserved``."""
         with self._lock:
@@ -295,6 +320,13 @@ POWER_STATES = frozenset(
     {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
 )
 BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+
+
+def requeued_for(job: SlurmJob) -> str:
+    """The reason of a job that is requeued: Slurm holds one that a person has suspended, as its
+    priority stays 0 (24.11, measured).
+    """
+    return "JobHeldAdmin" if job.is_suspended_by_person else "BeginTime"
 
 
 def told(address: str | None) -> dict[str, Any]:

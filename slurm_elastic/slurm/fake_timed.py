@@ -17,7 +17,13 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, phase
-from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm, told
+from slurm_elastic.slurm.fake import (
+    BASE_STATES,
+    POWER_STATES,
+    FakeSlurm,
+    requeued_for,
+    told,
+)
 
 REQUEUE_HOLD = 121.0
 POWER_DOWN_LAG = 1.0
@@ -220,7 +226,8 @@ class TimedSlurm(FakeSlurm):
             states=frozenset({"PENDING"}),
             nodes=(),
             restarts=job.restarts + 1,
-            reason="BeginTime",
+            suspended=0.0,
+            reason=requeued_for(job),
             start=self.clock() + REQUEUE_HOLD,
         )
         for name in job.nodes:
@@ -242,7 +249,7 @@ class TimedSlurm(FakeSlurm):
     def _schedule(self) -> None:
         now = self.clock()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
-            waits = "PENDING" in job.states and job.reason != "JobHeldUser"
+            waits = "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
             if waits and job.start <= now and job.id in self._wishes:
                 among, count = self._wishes[job.id]
                 nodes = [self._nodes[n] for n in among]

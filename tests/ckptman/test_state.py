@@ -18,6 +18,7 @@ from slurm_elastic.ckptstate import (
     Migration,
     RecordedNotice,
     Step,
+    Suspension,
     Verdict,
 )
 from slurm_elastic.ckptstate.enduring import EnduringState
@@ -335,6 +336,16 @@ def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) 
     assert state.unsavable() == {7: replace(first, why="a socket", moved=True), 8: other}
     state.acquit(7)
     assert state.unsavable() == {8: other}
+
+
+def test_what_is_to_be_suspended_again_is_kept_until_it_is(state: CheckpointState) -> None:
+    first = Suspension(job=7, attempt=0, since=1.0)
+    state.owe(first)
+    state.owe(replace(first, job=8))
+    state.owe(replace(first, attempt=1))
+    assert state.suspensions() == {7: replace(first, attempt=1), 8: replace(first, job=8)}
+    state.settled(7)
+    assert list(state.suspensions()) == [8]
 
 
 # while the file cannot be used

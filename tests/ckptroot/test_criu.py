@@ -38,6 +38,8 @@ class Bed:
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.done: list[object] = []
+        gone = lambda: self.done.append("places")  # noqa: E731
+        self.places = SimpleNamespace(take=lambda payload: [], close=gone)
         self.answers: list[dict[str, Any] | None] = [{"keeper": 12}]
         self.waits: list[float] = []
         monkeypatch.setattr(criu.keeper, "start", self.begin)
@@ -47,6 +49,7 @@ class Bed:
         monkeypatch.setattr(criu, "_namespaces", lambda middle: (3, 4))
         monkeypatch.setattr(criu, "Baggage", lambda *given: self)
         monkeypatch.setattr(criu, "Scratch", lambda *given: self)
+        monkeypatch.setattr(criu, "OwnPlaces", lambda *given: self.places)
         spaces = {"ipc": 5, "time": 6}
         namespace = lambda _, kind: contextlib.nullcontext(spaces[kind])  # noqa: E731
         monkeypatch.setattr(criu.Criu, "_namespace", namespace)
@@ -235,7 +238,7 @@ def test_in_the_end_nothing_of_it_stays(bed: Bed, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(criu.os, "waitpid", gone)
     monkeypatch.setattr(criu.os, "close", closed.append)
     bed.method.close()
-    assert bed.done == ["way", "discard", "close"]
+    assert bed.done == ["way", "discard", "places", "close"]
     assert closed == [11, 3, 4]
 
 

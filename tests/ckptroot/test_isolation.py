@@ -257,7 +257,8 @@ def moved(
     wrapper.write_text(f'#!/bin/bash -p\n{note}\nexec {program} "$@"\n')
     wrapper.chmod(0o755)
     program = str(wrapper)
-    words = ["unshare", "--mount", sys.executable, "-c", attack, str(home), program, kind, swap]
+    enter = ["unshare", "--mount", "--fork"]
+    words = [*enter, sys.executable, "-c", attack, str(home), program, kind, swap]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=300, cwd="/",
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

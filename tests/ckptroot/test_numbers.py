@@ -29,7 +29,7 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.payload import Payload
 from slurm_elastic.ckptroot.site import Refused, Site
 home = Path(sys.argv[1])
-site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), dmtcp=str(home / "bin"),
+site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), tmp="node", dmtcp=str(home / "bin"),
             criu=str(home / "bin" / "criu"), scratch=home / "run")
 environment = {b"PROGRESS": os.fsencode(home / "user" / "progress"), b"PATH": b"/usr/bin:/bin"}
 caller = Caller(job=7, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)

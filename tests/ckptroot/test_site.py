@@ -77,6 +77,7 @@ def test_values_up_to_their_bounds_are_taken(
 BAD = [("hold", "0", "hold is 0, not above 0"), ("poll", "1000000000", "not above 0"),
        ("hold", "soon", "hold is 'soon', not a number"), ("cluster", "a b", "'a b' is not a name"),
        ("keep_free", "100.1%", "expected at most 100%"), ("slurm_user", "no-such", "this host has no user"),
+       ("tmp", "none", "tmp is 'none', expected own or node"),
        ("zeta = 1\nalpha", "1", "unknown key 'alpha'"), ("cluster", "", "no 'cluster'")]  # fmt: skip
 
 

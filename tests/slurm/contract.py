@@ -209,6 +209,21 @@ class Contract:
         finally:
             bed.end(job)
 
+    def test_a_job_that_a_person_suspends_is_known_by_its_priority(self, bed: Bed) -> None:
+        job = bed.run()
+        try:
+            self.job(bed, job, lambda j: "RUNNING" in j.states)
+            bed.slurm.suspend(job)
+            seen = self.job(bed, job, lambda j: j.is_suspended)
+            assert seen.is_suspended_by_person
+            bed.slurm.suspend(job)  # no error
+            bed.slurm.resume(job)
+            assert self.job(bed, job, lambda j: "RUNNING" in j.states).priority > 0
+            with pytest.raises(SlurmError):
+                bed.slurm.resume(job)
+        finally:
+            bed.end(job)
+
     def test_it_knows_whose_jobs_are(self, bed: Bed) -> None:
         job = bed.run()
         try:

@@ -86,6 +86,16 @@ def test_when_slurm_ends_a_run_that_it_preempts() -> None:
     assert job_of(NEW_JOB | runs | {"preempt_time": num(0)}).preempted == 0.0
 
 
+def test_since_when_a_job_is_suspended_and_by_whom() -> None:
+    """24.11 keeps the time of the last resume in the same field: measured."""
+    person = {"job_state": ["SUSPENDED"], "priority": num(0), "suspend_time": num(1795560762)}
+    slurm = person | {"priority": num(7)}
+    jobs = [job_of(NEW_JOB | one) for one in (person, slurm, person | {"job_state": ["RUNNING"]})]
+    assert [job.suspended for job in jobs] == [1795560762.0, 1795560762.0, 0.0]
+    assert [job.is_suspended for job in jobs] == [True, True, False]
+    assert [job.is_suspended_by_person for job in jobs] == [True, False, False]
+
+
 def test_what_a_checkpoint_needs_of_a_job() -> None:
     old = {"user_id": 1001, "group_id": 100, "comment": "ckpt=signal", "required_nodes": "n1",
            "array_job_id": 5, "array_task_id": 2, "exit_code": 10, "batch_flag": True}  # fmt: skip

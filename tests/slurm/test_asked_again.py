@@ -38,6 +38,8 @@ UPDATES: dict[str, tuple[Callable[[SlurmCli], None], str]] = {
     "any_nodes": (lambda c: c.any_nodes(7), "update jobid=7 reqnodelist="),
     "release": (lambda c: c.release(7), "release 7"),
     "hold": (lambda c: c.hold(7), "uhold 7"),
+    "suspend": (lambda c: c.suspend(7), "suspend 7"),
+    "resume": (lambda c: c.resume(7), "resume 7"),
     "change_pending": (
         lambda c: c.change_pending([7, 8], begin_in=0.0), "update jobid=7,8 starttime=now",
     ),

@@ -135,6 +135,8 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     client.any_nodes(5)
     client.release(6)
     client.hold(5)
+    client.suspend(5)
+    client.resume(6)
     assert stub.ran() == [
         "squeue --all --states=all --json=v0.0.42",
         "scontrol requeue 5_4",
@@ -143,6 +145,8 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
         "scontrol update jobid=5_4 reqnodelist=",
         "scontrol release 6",
         "scontrol uhold 5_4",
+        "scontrol suspend 5_4",
+        "scontrol resume 6",
     ]
 
 

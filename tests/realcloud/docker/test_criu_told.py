@@ -24,8 +24,11 @@ LATE = COUNTER.replace("CODE", "0").replace(
 )
 """A connection that is opened after the first save."""
 
-NEIGHBOUR = COUNTER.replace("CODE", "0").replace("trap", "echo mine >/tmp/mine-$SLURM_JOB_ID\ntrap")
-"""A file that nobody has open: whose it is cannot be told once its user has another job there."""
+MINE = "# Its steps would be started by srun.\necho mine >/tmp/mine-$SLURM_JOB_ID\ntrap"
+NEIGHBOUR = COUNTER.replace("CODE", "0").replace("trap", MINE)
+"""A file that nobody has open in the node's own /tmp, which a job that starts steps has: whose it is
+cannot be told once its user has another job there.
+"""
 
 IN_TIME = 300.0
 """Seconds: a look each minute, and two saves that fail."""
