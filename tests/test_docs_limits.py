@@ -70,7 +70,8 @@ KEPT = {
     "System V shared memory": "ROOT_savable::test_system_v_ipc_is_there_again_under_its_numbers",
     "System V semaphores": "ROOT_sysv::test_what_is_to_be_undone_is_known",
     "io_uring": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood matrix::fio-io-uring",
-    "a job that is suspended": "ckptman/test_losses::test_a_job_that_is_suspended_is_not_saved_and_goes_back_to_its_last_save",
+    "a job that is suspended": "DOCKER_suspended::test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on"
+    " ckptman/test_suspended::test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended",
     "a process that another one traces": "matrix::strace matrix::gdb",
     "a POSIX message queue": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood matrix::message-queue",
 }

@@ -94,16 +94,3 @@ def test_a_move_that_saves_costs_nothing_and_says_nothing(world: CkptWorld) -> N
     world.interrupt(world.job(7).nodes[0])
     world.until(lambda: bool(world.migrations()) and world.migrations()[0].over)
     assert lines(world) == []
-
-
-def test_a_job_that_is_suspended_is_not_saved_and_goes_back_to_its_last_save(
-    world: CkptWorld,
-) -> None:
-    node, saved = world.job(7).nodes[0], len(world.state.images(7))
-    world.slurm.set_job(7, "SUSPENDED")
-    world.interrupt(node)
-    world.advance(60)
-    assert world.migrations() == []
-    assert len(world.state.images(7)) == saved == 1
-    lost(world)
-    assert lines(world)[1].startswith("slurm-elastic: it goes on from save 1 on ")
