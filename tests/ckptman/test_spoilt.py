@@ -146,7 +146,7 @@ def test_what_was_spoilt_between_save_and_look_is_not_gone_on_from(
     spoilt: list[Path] = []
 
     def reach(point: str) -> None:
-        if point == "rescue.after-save" and not spoilt:
+        if point == "migration.after-save" and not spoilt:
             spoilt.append(shared / "7/images/2")
             SPOILT[how](*spoilt, other)
 

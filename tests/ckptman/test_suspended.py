@@ -12,7 +12,7 @@ from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import POINTS
 from tests.ckptman.world import CkptWorld
 
-OURS = [p for p in POINTS if p.startswith(("rescue.", "notice.", "suspended."))]
+OURS = [p for p in POINTS if p.startswith(("migration.", "notice.", "suspended."))]
 
 
 @pytest.fixture
