@@ -24,7 +24,7 @@ from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.looking import Look, Seen, file_system, mounts
 from slurm_elastic.ckptroot.packing import Item, closed, item_of, pack, unpack
-from slurm_elastic.ckptroot.proc import status_of
+from slurm_elastic.ckptroot.proc import numbers_of, status_of
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused
 
@@ -316,12 +316,16 @@ class Baggage:
         raise Refused(f"{path} is there already")
 
     def _others(self, tasks: Collection[int]) -> set[int]:
-        """The user's processes on this node that are not the job's."""
+        """The user's processes on this node that are not the job's; nor are those that its
+        ``tasks`` have begun since these were looked up, as a shell does all the time.
+        """
         uid, found = str(self._caller.uid), set()
+        own = {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())}
         for entry in os.listdir("/proc"):
             if entry.isdigit() and int(entry) not in tasks and int(entry) != os.getpid():
                 status = status_of(int(entry))
-                if status.get("Uid", "").split()[1:2] == [uid] and "RssAnon" in status:
+                is_users = status.get("Uid", "").split()[1:2] == [uid] and "RssAnon" in status
+                if is_users and numbers_of(int(entry)) not in own:
                     found.add(int(entry))
         return found
 

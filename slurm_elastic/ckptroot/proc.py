@@ -17,6 +17,14 @@ def status_of(pid: int) -> dict[str, str]:
     return {}
 
 
+def numbers_of(pid: int) -> tuple[int, int] | None:
+    """The namespace that a process has its number in; None where it is gone."""
+    with contextlib.suppress(OSError):
+        seen = os.stat(f"/proc/{pid}/ns/pid")
+        return seen.st_dev, seen.st_ino
+    return None
+
+
 def memory_of(status: dict[str, str]) -> int:
     """Bytes of the memory that is the process's own, also what was swapped out."""
     return sum(1024 * int(status.get(name, "0").split()[0]) for name in ("RssAnon", "VmSwap"))

@@ -235,6 +235,40 @@ def test_beside_other_processes_of_its_user_only_its_own_travels(
     assert not own.exists()
 
 
+def test_what_the_job_has_begun_a_moment_ago_is_no_other_process(place: Path) -> None:
+    """As a shell does with each command: it is in no list that was made before."""
+    words = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-c",
+        "sleep 600 & echo up; sleep 600",
+    ]
+    one = new(place)
+    as_user("open('closed', 'w').write('mine')", place)
+    with subprocess.Popen(
+        [
+            "setpriv",
+            "--inh-caps=+sys_admin",
+            "--ambient-caps=+sys_admin",
+            f"--reuid={USER}",
+            *words,
+        ],
+        stdout=subprocess.PIPE,
+    ) as outer:
+        try:
+            assert outer.stdout is not None
+            assert outer.stdout.readline() == b"up\n"
+            children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text()
+            assert str(place / "closed") in one.found((outer.pid, int(children)))
+            with pytest.raises(Refused, match="may be its own or that of another process"):
+                one.found((int(children),))
+        finally:
+            outer.kill()
+
+
 def test_a_tmpdir_that_the_job_has_is_its_own_whatever_its_age(
     place: Path, other: subprocess.Popen[bytes]
 ) -> None:

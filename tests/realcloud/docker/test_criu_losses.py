@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 
-from .criu_world import PROGRAM, gone, needed, started
+from .criu_world import COUNTER, PROGRAM, gone, needed, started
 from .engine import Engine
 from .served_world import ServedWorld, swept
 from .world import PATIENCE, Host
@@ -92,8 +92,15 @@ def test_read_only_everywhere_a_job_goes_on_and_starts_anew_only_when_its_node_i
 def test_read_only_on_its_node_a_job_goes_on_from_its_last_image_at_the_last_moment(
     world: ServedWorld,
 ) -> None:
-    """Its node cannot even say so: the head hears no answer."""
-    job = started(world)
+    """Its node cannot even say so: the head hears no answer. A session of a job without a /tmp of its
+    own is in the node's mounts, which become read-only here.
+    """
+    script = COUNTER.replace("CODE", "0").replace(
+        "trap", "# It would start steps by srun.\ntrap", 1
+    )
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
     world.ckpt("now", str(job))
     world.wait_for(lambda: world.saved(job), "it is saved")
     node = world.job(job)["NodeList"]
