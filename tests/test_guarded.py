@@ -18,8 +18,9 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.enduring import EnduringState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues

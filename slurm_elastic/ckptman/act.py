@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob

@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.migration import ended_for_us, over, say, to
 from slurm_elastic.ckptman.origins import begun
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.verdicts import spot_nodes
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress

@@ -31,7 +31,7 @@ from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
 from slurm_elastic.ckptman.origins import LAUNCHED
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Held, Migration, Step
+from slurm_elastic.ckptstate.facts import Held, Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun

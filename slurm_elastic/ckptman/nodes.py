@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import RecordedNotice
+from slurm_elastic.ckptstate.facts import RecordedNotice
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance

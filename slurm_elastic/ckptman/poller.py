@@ -14,7 +14,7 @@ from slurm_elastic.ckptman.nodes import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.sources import Source, Told
-from slurm_elastic.ckptstate import RecordedNotice
+from slurm_elastic.ckptstate.facts import RecordedNotice
 from slurm_elastic.ckptstate.orders import NoticeOrder, WithdrawOrder
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Verdict
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN

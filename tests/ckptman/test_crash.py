@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.faults import POINTS
 from tests.ckptman.world import CkptWorld
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun

@@ -19,7 +19,7 @@ from slurm_elastic.ckptman.journal import lost_node_seconds
 from slurm_elastic.ckptman.nodes import MARK, settle
 from slurm_elastic.ckptman.origins import SAYS
 from slurm_elastic.ckptman.site import FRESH, JobList
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Origin
 from slurm_elastic.model_slurm import NOWHERE, SlurmJob

@@ -11,7 +11,7 @@ from needs import ROOT_PART
 
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import USER, NodeBed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model_slurm import Reservation

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import NO_SPOT, Image, JobRun, Market
 from slurm_elastic.policies.checkpoint import Never

@@ -16,7 +16,8 @@ from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.ckptstate import CheckpointState, Migration
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger

@@ -17,7 +17,8 @@ from ckpt_cases import rescue_of
 from msgspec.structs import replace
 from patience import eventually, patience
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify

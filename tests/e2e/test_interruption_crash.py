@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import CKPTMAN
