@@ -1,6 +1,7 @@
 """The front of the emulated EC2, which adds to moto what a rehearsal needs.
 
-What it adds is told in ``ec2``."""
+What it adds is told in ``ec2``.
+"""
 
 from __future__ import annotations
 
