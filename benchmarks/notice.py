@@ -26,10 +26,12 @@ from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
-from slurm_elastic.ckptman.sources import Poller, Told
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.ckptman.sources import Told
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType

@@ -19,8 +19,8 @@ from benchmarks.report import Row, bounded, noted
 from slurm_elastic.ckptman.service import PACE
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.answers import Records
 from slurm_elastic.slurm.queue_text import QueueText
+from slurm_elastic.slurm.records import Records
 
 MEMORY, CORE = 300.0, 5.0
 """Goals: MB of a service that holds a queue while it reads the next; % of a core at rest."""

@@ -5,8 +5,7 @@ the history and printing are left out. The bare loop has none of the simulator's
 machines that come and go, no bills, no prices. Every case is run several times, in turns with the
 bare loop; the best of each counts, as the machine may be shared. AccaSim does the first history,
 too; with ``--all`` it does each, and the histories that were not at hand while this was built are
-done as well, as many as the directory has. Where the inner modules can be compiled here, so do
-they, beside the same loop.
+done as well, as many as the directory has.
 """
 
 from __future__ import annotations
@@ -14,15 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import msgspec
-
-from benchmarks import accasim_peer, compiled
+from benchmarks import accasim_peer
 from benchmarks.bare_easy import bare_easy
 from benchmarks.report import Report, Row, at_least, bounded, holds, noted, report, spread
 from benchmarks.traces import VARIABLE, history, others
@@ -42,15 +37,8 @@ SHORT_JOBS = (("KTH-SP2-1996-2.1-cln", 100, 1), ("lublin_256", 256, 1))
 PEERS = HISTORIES[0][0]
 SHORT = 5000
 GOALS = {"elastic": 0.3, "semi": 0.25}
-"""Shares of the bare loop's speed; compiled 0.6."""
+"""Shares of the bare loop's speed."""
 SHORT_GOAL = 0.25
-AGAIN = """
-import sys
-from pathlib import Path
-from benchmarks import simulate
-options = ["--no-peer", "--no-compiled", "--goal", "0.6", "--rounds", sys.argv[2]]
-simulate.main(options).write(Path(sys.argv[1]))
-"""
 BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
 
 
@@ -61,8 +49,6 @@ def main(arguments: Sequence[str]) -> Report:
         "--peer-jobs", type=int, metavar="N", help="AccaSim does the first N jobs (default: all)"
     )
     parser.add_argument("--no-peer", action="store_true", help="leave AccaSim out")
-    parser.add_argument("--goal", type=float, help="of the elastic cases, beside the bare loop")
-    parser.add_argument("--no-compiled", action="store_true", help="leave the compiled modules out")
     parser.add_argument(
         "--all", action="store_true",
         help="AccaSim does each history, and all others of the directory are done, too",
@@ -78,19 +64,16 @@ def main(arguments: Sequence[str]) -> Report:
         rows += of_history(title, jobs, nodes, procs, options)
         if (options.all or name == PEERS) and not options.no_peer:
             rows += beside_accasim(title, jobs, nodes, options)
-    for name, nodes, procs in SHORT_JOBS if options.goal is None else ():
+    for name, nodes, procs in SHORT_JOBS:
         path = history(name)
         if path is not None:
             title, jobs = "-".join(name.split("-")[:2]), swf.load(path).jobs
             rows += of_short_jobs(title, jobs, nodes, procs, options)
             if options.all and not options.no_peer:
                 rows += beside_accasim(title, jobs, nodes, options)
-    if options.goal is None:
-        rows += spreads(rows, "histories")
+    rows += spreads(rows, "histories")
     if options.all:
         rows += of_others(options)
-    if rows and not options.no_compiled:
-        rows += of_compiled(options.rounds)
     return report("simulate", rows)
 
 
@@ -132,27 +115,6 @@ def agreed(name: str, jobs: Jobs, nodes: int) -> Row:
     return holds(title, unlike, f"of {len(jobs)}", ok=not unlike, goal="0")
 
 
-def of_compiled(rounds: int) -> Sequence[Row]:
-    """The same cases beside the same loop, by a Python that imports the compiled modules."""
-    if lack := compiled.missing():
-        print(f"the modules cannot be compiled ({lack}): their rows are left out", file=sys.stderr)
-        return ()
-    with tempfile.TemporaryDirectory(prefix="bench-compiled-") as directory:
-        place, found = Path(directory), Path(directory) / "report.json"
-        try:
-            compiled.build(place)
-            compiled.run(place, ["-c", AGAIN, str(found), str(rounds)], compiled.REPO)
-        except compiled.CompileError as error:
-            print(f"{error}: the compiled modules' rows are left out", file=sys.stderr)
-            return ()
-        rows = msgspec.json.decode(found.read_bytes(), type=Report).rows
-    return [
-        msgspec.structs.replace(row, case=f"{row.case}, compiled")
-        for row in rows
-        if "elastic," in row.case
-    ]
-
-
 def beside_accasim(name: str, jobs: Jobs, nodes: int, options: argparse.Namespace) -> Sequence[Row]:
     if options.peer_jobs:
         jobs = jobs.only(range(min(options.peer_jobs, len(jobs))))
@@ -184,7 +146,7 @@ def of_history(
     speed = {case: lengths[case] / seconds for case, seconds in best.items()}
     rows = [at_least(f"{name} static EASY", speed["static"], speed["bare"], "jobs/s", 0.5)]
     for case, title in (("elastic", "elastic, spot"), ("semi", "elastic, hourly leases")):
-        least = GOALS[case] if options.goal is None else options.goal
+        least = GOALS[case]
         rows.append(at_least(f"{name} {title}", speed[case], speed["bare"], "jobs/s", least))
     for case in ("bare", "static", "elastic", "semi"):
         long, short = speed[case], speed[f"{case} 5k"]

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.controller.munge_keys import (
-    HostKey,
+from slurm_elastic.controller.host_keys import HostKey, printed_keys
+from slurm_elastic.controller.ssh_file import (
     PushError,
     WrongHostKeyError,
     ordered,
-    printed_keys,
     read_private_key,
 )
 from slurm_elastic.errors import SlurmElasticError

@@ -78,9 +78,9 @@ set_up_tests() {
     { there mmdebstrap mke2fs sfdisk grub-mkimage qemu-img dnsmasq xorriso && [ -e /usr/lib/grub/i386-pc/boot.img ]; } ||
         install_packages mmdebstrap e2fsprogs fdisk grub-common grub-pc-bin qemu-system-x86 qemu-utils dnsmasq-base iproute2 xorriso
     ls /usr/lib/*/liblua5.4.so.0 >/dev/null 2>&1 || install_packages liblua5.4-0 # for a Slurm that is newer than Debian's
-    # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
-    compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
-    compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev
+    # For a test that hides a control group hierarchy from slurmd.
+    compiler() { command -v gcc && ls /usr/include/stdio.h; }
+    compiler >/dev/null 2>&1 || install_packages gcc libc6-dev
     cd "$REPO"
     export SLURM_ELASTIC_SET_UP=1
     export PATH=$VENV/bin:$PATH

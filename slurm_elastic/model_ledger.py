@@ -200,6 +200,11 @@ def generation_order(generation: str) -> float:
     )
 
 
+def decided_at(one: Instance) -> float:
+    """When its launch was decided by the head's clock, else when its cloud says that it began."""
+    return generation_time(one.generation) or one.launched
+
+
 def generation_time(generation: str) -> float:
     """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
     digits = generation[1:14]

@@ -23,8 +23,8 @@ from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.node_state import is_unneeded
-from slurm_elastic.policies.reconcile_rules import Bound, Standing, overdue
 from slurm_elastic.policies.sound import sound
+from slurm_elastic.policies.unneeded import Bound, Standing, overdue
 from slurm_elastic.protocols import Provider, Slurm
 
 log = logging.getLogger(__name__)

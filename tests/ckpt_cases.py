@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger_cases import T0
 
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.model import JobRun
 
 

@@ -63,7 +63,7 @@ GUARDS = (
     Guard("providers.openstack.catalog:Catalog", "_lock", ("_kept",)),
     Guard("providers.openstack.instances:Servers", "_lock", ("_unclear", "_taken")),
     Guard("providers.openstack.provider:OpenStackProvider", "_lock", ("_api", "_failed", "_launching")),
-    Guard("sandbox.ec2:Front", "_lock", ("_tokens", "_fleets")),
+    Guard("sandbox.ec2_front:Front", "_lock", ("_tokens", "_fleets")),
     Guard("sandbox.ec2_faults:Faults", "_lock", ("_faults",)),
     Guard("sandbox.opennebula:Front", "_lock", ("cloud", "calls")),
     Guard("slurm.cli:SharedReading", "_counting", ("_callers",)),

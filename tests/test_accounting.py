@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.ledger import Machine
-from slurm_elastic.ledger.machines import launch_of_spec
+from slurm_elastic.ledger.machine_rows import launch_of_spec
 from slurm_elastic.model import Market, Usage
 
 SPOT = offer()

@@ -10,7 +10,7 @@ from ledger_cases import instance
 from msgspec.structs import replace
 
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.status_tables import day_table
+from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Machine, Run
 from slurm_elastic.model_slurm import SlurmJob

@@ -18,12 +18,13 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.enduring import EnduringState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
-from slurm_elastic.controller.usage_record import CALLS, CallTimes
+from slurm_elastic.controller.usage_counters import CALLS, CallTimes
 from slurm_elastic.errors import SlurmError, UnsettledError
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.ledger.enduring import Enduring, Followed

@@ -15,7 +15,7 @@ from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.model import CAPACITY, POLICY, Exclusion, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.view.attention import attention
 from slurm_elastic.view.checkpoints import CheckpointFacts

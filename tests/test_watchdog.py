@@ -15,7 +15,7 @@ from slurm_elastic.errors import ConfigError, SlurmError, TransientError
 from slurm_elastic.heartbeat import MARK, Mark, leave_mark
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.reconcile_rules import Bound, overdue
+from slurm_elastic.policies.unneeded import Bound, overdue
 from slurm_elastic.watchdog import Watchdog
 from tests.controller.world import World
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from slurm_elastic.ckptman import migration, nodes, suspended
+from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.losses import Unannounced
@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob
@@ -34,7 +34,7 @@ class Acts:
     ) -> None:
         self._site, self.crew, self._woken = site, crew, woken
         self._saves = Saves(site, orders)
-        self._releases = nodes.NodeReleases(site)
+        self._releases = node_release.NodeReleases(site)
         self._stand_in = RequeueFailover(site)
         self._unannounced = Unannounced(site)
         self._refused: dict[int, str] = {}
@@ -87,12 +87,12 @@ class Acts:
         ]
         if moves:
             site.state.put(*moves)
-            reach("rescue.planned")
+            reach("migration.planned")
             for one in moves:
                 migration.say(site, one, "ckpt-planned", one.reason)
             if seen.nodes is not None:
                 nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
-            reach("rescue.drained")
+            reach("migration.drained")
         self._saves.begin([p for p in plans if p.kind != MOVE], self.crew)
         return moves
 
@@ -112,7 +112,7 @@ class Acts:
 
     def _step(self, one: Migration, seen: Snapshot) -> None:
         if seen.answered and _is_safe(self._site, one, seen):
-            migration.stay(self._site, one, seen.jobs.get(one.run.job))
+            after_requeue.stay(self._site, one, seen.jobs.get(one.run.job))
         elif _due(one, self._site.now()):
             self.crew.submit(one.run.job, _urgency(one), partial(self._work, one))
         elif seen.answered:
@@ -121,12 +121,12 @@ class Acts:
     def _watch(self, one: Migration, job: SlurmJob | None) -> None:
         """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
         if job is None or job.restarts <= one.run.attempt:
-            migration.watch(self._site, one, job)
+            after_requeue.watch(self._site, one, job)
         elif self._site.jobs.knows(self._helped.get(job.id, float("-inf"))):
             self.crew.submit(job.id, _urgency(one), partial(self._help, one, job))
 
     def _help(self, one: Migration, job: SlurmJob) -> None:
-        if migration.watch(self._site, one, job).over:
+        if after_requeue.watch(self._site, one, job).over:
             self._helped.pop(job.id, None)
         else:  # a list from before says nothing of what was done now
             self._helped[job.id] = self._site.jobs.mark()

@@ -10,7 +10,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.ckptstate import CheckpointState, Migration, Step
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.ledger import Decision, Health, Ledger
 from slurm_elastic.ledger.histograms import Counts, Labels, sums
 from slurm_elastic.model import Image, JobRun

@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.journal import lost_seconds
 from slurm_elastic.ckptman.origins import Begun, begun
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob

@@ -13,7 +13,7 @@ waiting      no new image; it goes on from an older one or from   the same
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
              may have requeued it                                 requeue
 requeueing   the same, after a requeue that had no effect         the same
-requeued     Slurm has taken the command                          watch it (watch.py)
+requeued     Slurm has taken the command                          watch it (``after_requeue``)
 ===========  ===================================================  ==============================
 """
 
@@ -29,18 +29,14 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
-from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
-from slurm_elastic.ckptman.origins import LAUNCHED, begun
+from slurm_elastic.ckptman.origins import LAUNCHED
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.verdicts import spot_nodes
-from slurm_elastic.ckptstate import Held, Migration, Step
+from slurm_elastic.ckptstate.facts import Held, Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.policies.threat import OF_JOBS, OF_MACHINES, Cause, Threat
+from slurm_elastic.policies.threat import OF_JOBS, Cause, Threat
 
 NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3
@@ -58,25 +54,8 @@ BEGINS = 30.0
 """Seconds in which a run may not be under its launcher yet: its first save is tried meanwhile."""
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
-REFUSED = 10.0
-"""Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
-UNKNOWN = 60.0
-"""Seconds that a job may be missing from Slurm's list before that is believed."""
-MOST_HELP = 5
-"""Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
 """Slurm's state of a job that it has ended for the cause of which it was saved."""
-_WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
-                    "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
-"""Reasons of a pending job that pass by themselves, or that its user has a hand in."""
-_USERS = frozenset({"JobHeldUser", "Dependency"})
-_LAUNCH_FAILED = "launch failed requeued held"
-"""Slurm's reasons for a job that it holds because a node could not start it."""
-_HINTS = {
-    "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
-    "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
-    " go on",
-}
 
 
 def to(
@@ -225,7 +204,7 @@ def _save(site: Site, move: Migration) -> Migration:
         move = _at(move, Step.SAVING, now)
     move = replace(move, newest=newest)
     site.state.put(move)
-    reach("rescue.before-save")
+    reach("migration.before-save")
     method = site.checkpointers[move.method]
     try:
         suspended.resume(site, move.run)
@@ -236,7 +215,7 @@ def _save(site: Site, move: Migration) -> Migration:
         logging.getLogger(__name__).exception("method fails job=%s", move.run.label)
         return _failed(site, move, f"{type(error).__name__}: {error}")
     taken = site.now()
-    reach("rescue.after-save")
+    reach("migration.after-save")
     if not _verified(site, move, image):
         _let_go(site, move)
         return _failed(site, move, f"save {image.number} is not whole")
@@ -245,7 +224,7 @@ def _save(site: Site, move: Migration) -> Migration:
 
 def _saved(site: Site, move: Migration, image: Image) -> Migration:
     move = to(site, move, Step.SAVED, fresh=image, image=image, at=None)
-    reach("rescue.saved")
+    reach("migration.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, move, "ckpt-saved", text)
     site.journal.saved(image)
@@ -367,7 +346,7 @@ def _requeue(site: Site, move: Migration) -> Migration:
         if suspended.settled_at(site, run):
             return _not_yet(site, move, "it was suspended just now")
         suspended.resume(site, run)
-        reach("rescue.before-requeue")
+        reach("migration.before-requeue")
         if _ends_in_grace(move, job):
             name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
             site.slurm.signal(run.job, name, full=False)
@@ -375,9 +354,9 @@ def _requeue(site: Site, move: Migration) -> Migration:
             site.slurm.requeue(run.job)
     except SlurmError as error:
         return _not_yet(site, move, str(error))
-    reach("rescue.after-requeue")
+    reach("migration.after-requeue")
     move = to(site, move, Step.REQUEUED)
-    reach("rescue.requeued")
+    reach("migration.requeued")
     source = "its start" if move.image is None else f"save {move.image.number}"
     say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
     return move
@@ -491,164 +470,3 @@ def _hold(site: Site, move: Migration, why: str) -> Migration:
     if last.why != why:
         say(site, held, "ckpt-not-released", why, level=logging.ERROR)
     return held
-
-
-# after the requeue: until the job runs again elsewhere, and what is in its way
-
-
-def watch(site: Site, move: Migration, job: SlurmJob | None) -> Migration:
-    """Look at the job of a migration that is not at work."""
-    run, now = move.run, site.now()
-    if job is None:
-        if now - move.changed > UNKNOWN:
-            return over(site, move, Step.ENDED, "Slurm does not know it any more")
-        return move
-    if job.restarts > run.attempt:
-        if move.step is not Step.REQUEUED:
-            move = to(site, move, Step.REQUEUED)
-            say(site, move, "ckpt-restarted", "Slurm has put it back into its queue")
-        return _again(site, move, job)
-    if move.step is Step.REQUEUED:
-        return _as_before(site, move, job)
-    ended = move.step is Step.WAITING and job.states & ENDED
-    if ended and not ended_for_us(site, move, job):
-        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
-    return move
-
-
-def stay(site: Site, move: Migration, job: SlurmJob | None) -> None:
-    """Nothing threatens it any more, and it was not requeued yet."""
-    after = watch(site, move, job)
-    if after.step is Step.WAITING:
-        over(site, after, Step.STAYED, "nothing threatens it any more")
-
-
-def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    states = job.states
-    if states & ENDED and "PENDING" not in states:
-        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
-    if job.is_suspended or ("RUNNING" in states and "CONFIGURING" not in states):
-        return _runs(site, move, job)
-    if _waits(job):
-        return _pending(site, move, job)
-    return move
-
-
-def _runs(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """Over, once it is known what the run goes on from."""
-    run = begun(site, move, job)
-    if run is None:
-        return move
-    where, took = ",".join(job.nodes), site.now() - move.began
-    ran = replace(move, image=run.image)
-    text = f"it runs on {where} after {took:.1f} s, from {goes_on(ran, run)}"
-    told = bool(run.why) or is_costly(ran)
-    level = logging.WARNING if told else logging.INFO
-    done = over(site, ran, Step.BACK, text, level=level)
-    lost = run.image is None and move.image is not None
-    if move.renewed or told or lost or move.cause is Cause.UNSAVABLE:
-        tell_user(site, done, where, run)
-    return done
-
-
-def _waits(job: SlurmJob) -> bool:
-    """22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
-    long as it is pending (measured).
-    """
-    if "COMPLETING" in job.states:
-        return False
-    return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
-
-
-def _as_before(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """Slurm took the command, but nothing came of it."""
-    if site.now() - move.changed <= REFUSED or "COMPLETING" in job.states:
-        return move
-    say(site, move, "ckpt-not-yet", "its requeue had no effect: once more")
-    return to(site, move, Step.REQUEUEING)
-
-
-def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
-    if one of them is taken away, and a hold that nobody has put on it.
-    """
-    try:
-        if job.required and not set(move.threatened).isdisjoint(job.required):
-            site.slurm.any_nodes(job.id)
-            named = ",".join(job.required)
-            say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
-        if move.cause is Cause.UNSAVABLE:
-            move = _avoid_spot(site, move, job)
-        # What others drain they may give back at any moment.
-        drained = move.threatened if move.cause in OF_MACHINES else ()
-        if not may_hurry(move.run.nodes, drained, move.changed, site.now()):
-            return move
-        if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:
-            site.slurm.start_now(job.id)
-            reach("rescue.hurried")
-            return _helped(site, move)
-        if _is_slurms_hold(job) and move.helped < MOST_HELP:
-            site.slurm.release(job.id)
-            why = job.description or job.reason
-            say(site, move, "ckpt-freed", f"Slurm held it: {why}")
-            return _helped(site, move)
-    except SlurmError as error:
-        logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
-        return move
-    return _report(site, move, job)
-
-
-def _avoid_spot(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """Keep it off the nodes that have spot machines now, beside those that its user keeps it off: a
-    node whose spot machine has ended may get another one for it.
-    """
-    spot = spot_nodes(site)
-    own = site.slurm.excluded_nodes(job.id) if move.avoids is None else move.avoids
-    wanted = tuple(sorted({*own, *spot}))
-    if move.avoids is not None and wanted == move.excluded:
-        return move
-    move = replace(move, avoids=own)
-    site.state.put(move)  # first: what is excluded then is no longer its user's word alone
-    if not set(wanted).isdisjoint(job.required):
-        site.slurm.any_nodes(job.id)
-    site.slurm.exclude_nodes(job.id, wanted)
-    move = replace(move, excluded=wanted)
-    site.state.put(move)
-    say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
-    return move
-
-
-def _helped(site: Site, move: Migration) -> Migration:
-    counted = replace(move, helped=move.helped + 1)
-    site.state.put(counted)
-    return counted
-
-
-def _is_slurms_hold(job: SlurmJob) -> bool:
-    """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
-    JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
-    reason is JobHeldAdmin then (both measured). A run that we stopped, and that Slurm itself
-    requeued for its exit code, is held by its own rule.
-    """
-    if job.is_held_by_slurm:
-        return True
-    if job.reason == "JobHeldAdmin":
-        return False
-    words = (job.reason.replace("_", " "), job.description.replace("_", " "))
-    return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
-
-
-def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """A reason that may not pass by itself is told once."""
-    reason, own = job.reason, _is_slurms_hold(job)
-    late = job.begin > site.now()
-    if move.note == reason or (reason in _WAITS | _USERS and not late and not own):
-        return move
-    hint = _HINTS.get(reason, "its hold comes back" if own else "")
-    if late and not hint:
-        hint = f"it may not begin for {job.begin - site.now():.0f} s"
-    text = f"it waits: {reason}{': ' if hint else ''}{hint}"
-    say(site, move, "ckpt-pending", text, level=logging.WARNING)
-    noted = replace(move, note=reason)
-    site.state.put(noted)
-    return noted

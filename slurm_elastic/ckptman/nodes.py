@@ -11,17 +11,15 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
-from slurm_elastic.ckptman.see import Snapshot, told_of
+from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import RecordedNotice
+from slurm_elastic.ckptstate.facts import RecordedNotice
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.exclusions import after_interruption
+from slurm_elastic.policies.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.node_state import (
     Phase,
     is_anothers_address,
@@ -31,8 +29,7 @@ from slurm_elastic.policies.node_state import (
     may_take_jobs,
     phase,
 )
-from slurm_elastic.policies.reconcile_rules import NOTICE_MARK, OUR_MARK
-from slurm_elastic.policies.threat import Cause, Threat, by_subject, moving
+from slurm_elastic.policies.threat import Cause, Threat
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
@@ -48,7 +45,7 @@ PAUSE = 2.0
 """Seconds after a first refusal; then twice as many each time."""
 MOST_PAUSE = 30.0
 """Seconds at most: a node that could work again is not kept idle for longer."""
-_ALL = ""
+ALL = ""
 """The key of a refusal that is not about one node: Slurm's nodes could not be read."""
 
 
@@ -199,74 +196,3 @@ def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> None:
         site.state.close_notice(one, site.now(), release=node)
     if mine:
         site.journal.note(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
-
-
-# nodes that are let go again
-
-
-class _Refused(Struct, frozen=True):
-    """Why Slurm did not, and until when (the clock for pauses) it is not asked again."""
-
-    why: str = ""
-    pause: float = 0.0
-    until: float = float("-inf")
-
-
-class NodeReleases:
-    """The debts stand in the state, until Slurm has answered. The pauses are in memory: a new
-    start asks at once.
-    """
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._refused: dict[str, _Refused] = {}
-
-    def look(self, machines: Mapping[str, Machine]) -> None:
-        """Undo our drains that are due; an admin's own stay."""
-        state = self._site.state
-        owed = state.releases()
-        self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
-        if not owed:
-            return
-        leaving = moving(by_subject(told_of(state.notices(), machines)))
-        kept = [name for name in owed if name in leaving]
-        state.released(*kept)  # the end of what stands against them owes it anew
-        due = [name for name in owed if name not in kept and self._may(name)]
-        if due and self._may(_ALL):
-            self._release(due)
-
-    def _release(self, names: Sequence[str]) -> None:
-        try:
-            view = self._site.slurm.nodes(names)
-        except SlurmError as error:
-            self._put_off(_ALL, compress(names), str(error))
-            return
-        self._refused.pop(_ALL, None)
-        for name in names:
-            if self._is_released(name, view.get(name)):
-                self._site.state.released(name)
-
-    def _is_released(self, name: str, node: SlurmNode | None) -> bool:
-        if node is None or not is_drained(node) or not node.reason.startswith(MARK):
-            return True
-        try:
-            node_updates.return_to_service(self._site.slurm, [name])
-        except SlurmError as error:
-            self._put_off(name, name, str(error))
-            return False
-        why = "no notice stands against it any more"
-        self._site.journal.note(CORRELATION, "ckpt-released", (name,), why)
-        return True
-
-    def _may(self, name: str) -> bool:
-        refused = self._refused.get(name)
-        return refused is None or self._site.monotonic() >= refused.until
-
-    def _put_off(self, name: str, nodes: str, why: str) -> None:
-        """Told once for each reason, though it is tried again and again."""
-        last = self._refused.get(name, _Refused())
-        pause = min(max(2 * last.pause, PAUSE), MOST_PAUSE)
-        until = self._site.monotonic() + pause
-        self._refused[name] = _Refused(why=why, pause=pause, until=until)
-        if last.why != why:
-            log.warning("nodes stay drained nodes=%s error=%s", nodes, why)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration
+from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.model import Image, JobRun, Origin
 from slurm_elastic.model_slurm import SlurmJob
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Verdict
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN
@@ -19,7 +19,7 @@ from slurm_elastic.model import Image
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint import observed_mtti, save_seconds
-from slurm_elastic.policies.reconcile_rules import OUR_MARK
+from slurm_elastic.policies.node_reasons import OUR_MARK
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.policies.stopped import born
 from slurm_elastic.policies.threat import (

@@ -22,7 +22,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import has_begun
 from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Step, Suspension
+from slurm_elastic.ckptstate.facts import Step, Suspension
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import JobRun

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.ckptstate import Migration, Step, Verdict
+from slurm_elastic.ckptstate.facts import Migration, Step, Verdict
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import NO_SPOT, Exclusion, JobRun, Market
 from slurm_elastic.policies.threat import Cause

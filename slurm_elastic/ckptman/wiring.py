@@ -12,18 +12,13 @@ from typing import Any
 
 from slurm_elastic.bounded import bound_boto
 from slurm_elastic.checkpointers import open_checkpointer
+from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.job_settings import policy_of
 from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
-from slurm_elastic.ckptman.sources import (
-    CloudNotices,
-    DropDirectory,
-    NodeComments,
-    Poller,
-    Source,
-    SqsQueue,
-)
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, Source
 from slurm_elastic.ckptstate import FILE
 from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.ckptstate.orders import DROPS

@@ -11,14 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import (
-    SCHEMA,
-    CheckpointState,
-    Migration,
-    RecordedNotice,
-    Suspension,
-    Verdict,
-)
+from slurm_elastic.ckptstate import SCHEMA, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Suspension, Verdict
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge

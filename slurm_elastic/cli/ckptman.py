@@ -12,9 +12,10 @@ import threading
 from functools import partial
 
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.readers import SOCKET, Events, Reader, spot_prices
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.readers import Reader, spot_prices
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.sources import Poller
+from slurm_elastic.ckptman.wake import SOCKET, Events
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config

@@ -18,6 +18,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.directives import told
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm import check, conf_diff, controller, install, plan
+from slurm_elastic.slurm import uninstall as slurm_uninstall
 from slurm_elastic.slurm.install import Outcome
 
 _ACTIONS: dict[str, str] = {
@@ -159,7 +160,7 @@ def run_uninstall(args: argparse.Namespace) -> int:
     """Uninstall; exit 0 also where slurmctld is still to be restarted by hand."""
     path = Path(args.config)
     config = configfile.load(path)
-    return _end(install.uninstall(config, path, restart=args.restart, force=args.force))
+    return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, force=args.force))
 
 
 def _load(args: argparse.Namespace) -> Config:

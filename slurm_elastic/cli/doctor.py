@@ -29,7 +29,7 @@ from slurm_elastic.doctor import auth, bursting, clouds, head, network
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.prompt import ProbingCli
+from slurm_elastic.slurm.submission_test import ProbingCli
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 

@@ -33,7 +33,7 @@ from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import Mark, alive, process_exists, read_mark, told
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Machine
-from slurm_elastic.ledger.marks import to_json
+from slurm_elastic.ledger.mark_rows import to_json
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.grouping import generalised
 from slurm_elastic.policies.policy_text import text_of

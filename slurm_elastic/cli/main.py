@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "replace": "have machines leave, and others start in their place",
     "migrate": "empty a cloud, its jobs go on in another one",
 }
-MODULES = {"try": "first_light"}
+MODULES = {"try": "trial"}
 """Modules of commands whose names are words of Python."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.status_machines import SORTS
-from slurm_elastic.cli.status_tables import SHORT, Screen, day_table, render
+from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load

@@ -32,7 +32,6 @@ from slurm_elastic.view.attention import (
     unread,
 )
 from slurm_elastic.view.checkpoints import CheckpointsView
-from slurm_elastic.view.day import DayView, hours
 from slurm_elastic.view.next_action import (
     BOOTING,
     DOWN,
@@ -197,7 +196,7 @@ def _clouds(view: StatusView, wide: bool) -> RenderableType:
         row += _state_cells(cloud.states, cloud.nodes)
         row += [
             _of(cloud.machines if known else None, cloud.limit),
-            Text(_dollars(cloud.price_now) if known else "-"),
+            Text(dollars(cloud.price_now) if known else "-"),
         ]
         if wide:
             worst = f"{cloud.price_worst:.2f}" if known else "-"
@@ -212,7 +211,7 @@ def _clouds_small(view: StatusView) -> RenderableType:
     known = view.ledger_error is None
     for c in view.clouds:
         paid = _of(c.machines if known else None, c.limit)
-        now = _dollars(c.price_now) if known else "-"
+        now = dollars(c.price_now) if known else "-"
         lines.append(
             Text.assemble((c.name, "bold"), f" ({c.location}): {paid} paid, {now} $/h now")
         )
@@ -284,7 +283,7 @@ def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
     worst = f"at worst ${site.price_worst:.2f}/h"
     if site.price_limit is not None:
         worst += f" of at most ${site.price_limit:.2f}/h"
-    text = Text(f"Machines: {count}; ${_dollars(site.price_now)}/h now, {worst}")
+    text = Text(f"Machines: {count}; ${dollars(site.price_now)}/h now, {worst}")
     loud = sum(not i.calm for i in instances)
     if loud:
         text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
@@ -351,7 +350,7 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
     return table
 
 
-def _dollars(amount: float) -> str:
+def dollars(amount: float) -> str:
     return f"{amount:.4f}" if amount < 10 else f"{amount:.2f}"
 
 
@@ -378,52 +377,20 @@ def _totals(totals: Sequence[TotalView]) -> RenderableType:
 def _totals_small(totals: Sequence[TotalView]) -> RenderableType:
     lines = [Text("Cost: running now, and ended in the last 24 hours", style="bold")]
     for t in totals:
-        running = f"{t.machines} at {_dollars(t.price_now)} $/h, {_dollars(t.cost_live)} $ so far"
-        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {_dollars(t.cost_ended)} $"))
+        running = f"{t.machines} at {dollars(t.price_now)} $/h, {dollars(t.cost_live)} $ so far"
+        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {dollars(t.cost_ended)} $"))
     return Group(*lines)
 
 
 def _total_cells(t: TotalView) -> list[Text]:
     return [
         Text(str(t.machines)),
-        Text(_dollars(t.price_now)),
-        Text(_dollars(t.cost_live)),
+        Text(dollars(t.price_now)),
+        Text(dollars(t.cost_live)),
         Text(str(t.ended)),
-        Text(_dollars(t.cost_ended)),
-        Text(_dollars(t.cost_live + t.cost_ended), style="bold"),
+        Text(dollars(t.cost_ended)),
+        Text(dollars(t.cost_live + t.cost_ended), style="bold"),
     ]
-
-
-def day_table(day: DayView) -> RenderableType:
-    """The last 24 hours, each from its full hour on, and what there is now."""
-    table = titled_table("The last 24 hours", "From")
-    for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
-        table.add_column(name.capitalize(), justify="right")
-    *past, last = hours(day)
-    for one in (*past, last):
-        at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"
-        machines = [str(count) for count in one.machines]
-        waiting = "-" if one.waiting is None else str(one.waiting)
-        counts = [str(one.booting), str(one.running), waiting]
-        table.add_row(at, *machines, _dollars(one.dollars), *counts)
-    private = private_note(day.private) if day.private else ""
-    notes = ("Counts: the most at once in each hour; $/h: its mean.", _most(day), private)
-    return with_rest(table, "\n".join(note for note in notes if note))
-
-
-def _most(day: DayView) -> str:
-    """How many there were at most, and when; empty: nothing was."""
-    told = {
-        "machines": "{:.0f} machines",
-        "dollars": "{:.4f} $/h",
-        "running": "{:.0f} running",
-    }
-    found = [
-        f"{told[name].format(peak.value)} ({time.strftime('%d %H:%M', time.localtime(peak.at))})"
-        for name, peak in day.most.items()
-        if peak.at is not None
-    ]
-    return f"At most at once: {', '.join(found)}" if found else ""
 
 
 def _state_columns(table: Table) -> None:

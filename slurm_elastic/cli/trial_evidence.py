@@ -12,7 +12,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.first_light import (
+from slurm_elastic.policies.trial import (
     HEADLESS,
     NAMELESS,
     Seen,

@@ -17,7 +17,7 @@ from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
-from slurm_elastic.policies.reconcile_rules import Bound
+from slurm_elastic.policies.unneeded import Bound
 from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.watchdog import NAME, Watchdog

@@ -17,9 +17,11 @@ from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth import GROWS
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.validate import FITS, LIMIT_FITS, check_images, check_join
+from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
+from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_network import check_network
+from slurm_elastic.config.validate_prices import LIMIT_FITS
 from slurm_elastic.config.validate_stopped import check_stopped
 from slurm_elastic.hostlist import HostlistError, compress, expand
 from slurm_elastic.policies.ranking import KEYS

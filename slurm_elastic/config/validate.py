@@ -6,9 +6,7 @@ cloud from being used (no allow list, no spending cap) is no mistake: see ``conf
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
@@ -16,7 +14,6 @@ from slurm_elastic.config.clouds import CloudSettings, typed
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.devices import FORM, counted
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import (
     RANGE_FORM,
@@ -26,8 +23,7 @@ from slurm_elastic.config.requirements import (
     lacks,
     parse_range,
 )
-from slurm_elastic.config.scratch import never_wiped
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import Market
 from slurm_elastic.units import format_duration
 
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
@@ -233,214 +229,3 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _who_times,
 )
 """Every check of this module, in the order of the file."""
-
-
-# Whether prices and limits of types, pools, clouds and the cluster let anything start. Pure.
-
-
-def _type_prices(draft: Draft) -> None:
-    """A machine of a public cloud that costs nothing would pass under any spending cap."""
-    for i, cloud in draft.clouds.items():
-        if cloud.location is not Location.PUBLIC:
-            continue
-        for name, kind in cloud.shapes.items():
-            if kind.price <= 0:
-                at = ("clouds", i, "types", name, "price")
-                expected = "a price above 0: the spending cap of a public cloud counts with it"
-                draft.problems.add(at, describe(kind.price), expected)
-
-
-def _pool_price(draft: Draft) -> None:
-    for i, pool, cloud in draft.pools_with_clouds:
-        cheapest = _cheapest(pool, cloud)
-        if pool.max_price is None or cheapest is None or Market.SPOT in pool.markets:
-            continue
-        if pool.max_price < cheapest[0]:
-            expected = f"at least {cheapest[0]:g}, the price of {cheapest[1]}"
-            expected += ": without spot nothing is cheaper"
-            draft.problems.add(("pools", i, "max_price"), describe(pool.max_price), expected)
-
-
-def _limits(draft: Draft) -> None:
-    pools = [(pool, cloud) for _, pool, cloud in draft.pools_with_clouds]
-    everywhere = draft.section("limits", Limits, Limits())
-    scopes: list[tuple[KeyPath, Limits, list[tuple[PoolSettings, CloudSettings]]]] = []
-    if everywhere is not None:
-        scopes.append((("limits",), everywhere, pools))
-    for i, cloud in draft.clouds.items():
-        own = [(p, c) for p, c in pools if c is cloud]
-        scopes.append((("clouds", i, "limits"), cloud.limits, own))
-    for at, limits, bound in scopes:
-        _zero_limits(draft, at, limits)
-        if draft.all_whole and bound:
-            _market_limits(draft, at, limits, bound)
-            _spending_limit(draft, at, limits, bound)
-
-
-def _zero_limits(draft: Draft, at: KeyPath, limits: Limits) -> None:
-    if limits.dollars_per_hour == 0:
-        expected = "more than 0: without the key, public clouds stay shut"
-        draft.problems.add((*at, "dollars_per_hour"), "0", expected)
-
-
-def _market_limits(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
-) -> None:
-    bounds: Mapping[Market, tuple[str, int | None]] = {
-        Market.SPOT: ("spot", limits.spot),
-        Market.ON_DEMAND: ("on_demand", limits.on_demand),
-    }
-    shut = {market for market, (_, limit) in bounds.items() if limit == 0}
-    for market, (key, limit) in bounds.items():
-        used = [pool for pool, cloud in pools if market in markets_used(pool, cloud)]
-        if limit and not used:
-            expected = f"no such limit: none of these pools uses the {market} market"
-            draft.problems.add((*at, key), describe(limit), expected)
-    for pool, cloud in pools:
-        used_markets = markets_used(pool, cloud)
-        if used_markets <= shut:
-            key = bounds[min(used_markets)][0]
-            words = " and ".join(sorted(used_markets))
-            expected = f"at least 1: pool {pool.name} uses nothing but {words}"
-            draft.problems.add((*at, key), "0", expected)
-
-
-def _spending_limit(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
-) -> None:
-    for pool, cloud in pools:
-        cheapest = _cheapest(pool, cloud)
-        if limits.dollars_per_hour and cheapest and limits.dollars_per_hour < cheapest[0]:
-            expected = f"at least {cheapest[0]:g}, one {cheapest[1]} of pool {pool.name}"
-            found = describe(limits.dollars_per_hour)
-            draft.problems.add((*at, "dollars_per_hour"), found, expected)
-
-
-def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | None:
-    """The pool's cheapest machine at its full price ($/h) and its name; None if not known."""
-    if cloud.flat_price is not None:
-        return cloud.flat_price, "machine"
-    names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
-    prices = [(types[name].price, name) for name in names if name in types]
-    return min(prices, default=None)
-
-
-def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
-    """On-premises machines count as reserved, whatever the pool says."""
-    if cloud.location is Location.ON_PREMISES:
-        return frozenset({Market.RESERVED})
-    return frozenset(pool.markets)
-
-
-LIMIT_FITS: tuple[Callable[[Draft], None], ...] = (_type_prices, _pool_price, _limits)
-"""Every check of this module."""
-
-
-# Whether ``join`` and the pools' images make sense, alone and beside the clouds. Pure.
-
-
-_HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:(?P<port>[1-9][0-9]{0,4}))?")
-_HOST_KEY = re.compile(
-    r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
-)
-_MOST_PORT = 65535
-_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
-
-
-def check_join(draft: Draft) -> None:
-    """All complaints about ``join``."""
-    join = draft.section("join", Join, Join())
-    if join is None:
-        return
-    _head(draft, join)
-    _stop_command(draft, join)
-    _heartbeat(draft, join)
-    _gate(draft, join)
-    if join.ssh is not None:
-        _ssh(draft, join.ssh)
-
-
-def check_images(draft: Draft) -> None:
-    """One way to name an image, in a cloud that has images to look up."""
-    for i, pool in draft.pools.items():
-        choice, cloud = pool.image, draft.cloud_of(pool)
-        if choice is None:
-            continue
-        tagged = any((choice.os, choice.version, choice.software))
-        ways = [choice.id is not None, choice.name is not None, tagged]
-        at: KeyPath = ("pools", i, "image")
-        if sum(ways) != 1:
-            words = ("id", "name", "requirements")
-            named = " and ".join(w for w, there in zip(words, ways, strict=True) if there)
-            expected = "one of id, name, or requirements (os, version, software)"
-            draft.problems.add(at, named or "nothing", expected)
-        number = choice.id or "0"
-        if cloud is None:
-            continue
-        if (wrong := cloud.wrong_image_id(number)) is not None:
-            draft.problems.add((*at, "id"), shown(number), wrong)
-        if not cloud.has_images:
-            expected = f"no image: machines of cloud {cloud.name} have theirs from elsewhere"
-            draft.problems.add(at, "an image", expected)
-
-
-def _head(draft: Draft, join: Join) -> None:
-    found = _HEAD.fullmatch(join.head) if join.head is not None else None
-    if join.head is not None and (found is None or int(found["port"] or 1) > _MOST_PORT):
-        expected = (
-            "the head's name or address as machines know it, such as head.example.org,"
-            f" or with a port from 1 to {_MOST_PORT}"
-        )
-        draft.problems.add(("join", "head"), shown(join.head), expected)
-    for key in ("template", "ssh"):
-        if join.head is None and getattr(join, key) is not None:
-            expected = "join.head, too: without it machines are told nothing"
-            draft.problems.add(("join", key), f"{key!r} alone", expected)
-
-
-def _stop_command(draft: Draft, join: Join) -> None:
-    try:
-        words = shlex.split(join.stop_command)
-    except ValueError:
-        words = []
-    if not words:
-        expected = "a command, such as shutdown -h now"
-        draft.problems.add(("join", "stop_command"), shown(join.stop_command), expected)
-
-
-def _gate(draft: Draft, join: Join) -> None:
-    """Root empties these directories: not one that a machine needs."""
-    if join.check is not None and not join.check.strip():
-        draft.problems.add(("join", "check"), shown(join.check), "a command")
-    for number, text in enumerate(join.wipe):
-        if why := never_wiped(text):
-            found = f"{shown(text)}, {why}"
-            expected = "a directory for jobs' files, such as /scratch or /tmp"
-            draft.problems.add(("join", "wipe", number), found, expected)
-
-
-def _heartbeat(draft: Draft, join: Join) -> None:
-    """A machine that boots reaches slurmctld late: that must not look like the head's death."""
-    boots = [draft.timing("resume_timeout"), *(c.resume_timeout for c in draft.clouds.values())]
-    longest = max((boot for boot in boots if boot is not None), default=None)
-    if join.head and longest is not None and join.heartbeat_timeout <= longest:
-        expected = f"more than {format_duration(longest)}, the longest resume_timeout"
-        found = str(format_duration(join.heartbeat_timeout))
-        draft.problems.add(("join", "heartbeat_timeout"), found, expected)
-
-
-def _ssh(draft: Draft, ssh: Ssh) -> None:
-    at: KeyPath = ("join", "ssh")
-    if (ssh.munge_key is None) == (ssh.slurm_keys is None):
-        found = "neither munge_key nor slurm_keys" if ssh.munge_key is None else "both"
-        expected = "munge_key, or with auth/slurm slurm_keys"
-        draft.problems.add(at, found, expected)
-    if not _USER.fullmatch(ssh.user):
-        draft.problems.add((*at, "user"), shown(ssh.user), "a user name")
-    if ssh.host_key != CONSOLE and not _HOST_KEY.fullmatch(ssh.host_key):
-        expected = f"{CONSOLE}, or a public key such as ssh-ed25519 AAAA..."
-        draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)
-    silent = [c.name for c in draft.clouds.values() if not c.shows_console]
-    if ssh.host_key == CONSOLE and silent:
-        expected = f"the public host key of the image: {', '.join(silent)} shows no console output"
-        draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)

@@ -13,55 +13,42 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.audit_trail import job_subject, pool_subject
 from slurm_elastic.controller import holds, starting, stopping
-from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
+from slurm_elastic.controller.adoption import adopt
+from slurm_elastic.controller.boots import register, reopen_pools
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.holds import power_down_and_requeue
+from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.controller.provision import provision
-from slurm_elastic.controller.snapshot import all_nodes, capacity_holds, machines_of
-from slurm_elastic.controller.suspend import (
+from slurm_elastic.controller.recycling import recycle
+from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
+from slurm_elastic.controller.stale_machines import (
     instances_of_other_clouds,
     nodes_with_capacity,
     stale_instances,
-    terminate,
 )
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order
+from slurm_elastic.model_ledger import generation_order
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import (
     Action,
-    Adopt,
-    AdoptStopped,
     NoteEnd,
     NoteMissing,
 )
-from slurm_elastic.policies.cluster import ClusterSnapshot, Rule, decide
-from slurm_elastic.policies.node_state import (
-    Ill,
-    Phase,
-    Strike,
-    ill,
-    is_anothers_address,
-    is_busy,
-    is_down,
-    is_drained,
-    phase,
-)
-from slurm_elastic.policies.reconcile_rules import (
-    OUR_MARK,
-)
+from slurm_elastic.policies.cluster import decide
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.node_reasons import OUR_MARK
+from slurm_elastic.policies.node_state import Phase, is_anothers_address, is_busy, is_drained, phase
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
-CORRELATION = "reconcile"
 Do = Callable[[Any], None]
 """Does all actions of one kind; ``_doers`` pairs it with their class."""
 
@@ -346,167 +333,3 @@ def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
         return {}
     wanted = set(nodes)
     return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}
-
-
-# Machines of ours that the ledger lacks, taken in one by one: what is wrong with one must not hide
-# the next, and what they may cost counts from then on.
-
-
-def adopt(
-    site: Site,
-    actions: Sequence[Adopt | AdoptStopped],
-    seen: Sequence[Instance],
-    doubts: Mapping[str, str],
-) -> None:
-    """The machines of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed
-    of it. A machine that cannot be taken in stays for the next round.
-    """
-    wanted = {a.machine: a.reason for a in actions}
-    found = [i for i in seen if i.id in wanted]
-    worst = _worst_prices(site, found)
-    for instance in found:
-        site.unadopted[instance.cloud, instance.id] = instance
-        try:
-            before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
-        except (SlurmElasticError, sqlite3.Error) as error:
-            log.warning("not adopted id=%s error=%s", instance.id, error)
-            continue
-        except Exception:
-            log.exception("not adopted, tried again id=%s", instance.id)
-            continue
-        del site.unadopted[instance.cloud, instance.id]
-        why = wanted[instance.id] if before is None else _back(before, instance)
-        if instance.id in doubts:
-            why += f"; its tags are not believed: {doubts[instance.id]}"
-        site.record(CORRELATION, "adopted", (instance.node,), why)
-
-
-UNADOPTED = "it was gone before the ledger could be written again"
-
-
-def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
-    """Write down machines that the ledger could not take in while they lived, and that ``seen``, a
-    whole list of their cloud, lacks: they were paid until about now. One that the list was wrong
-    about is adopted again.
-    """
-    there = {i.id for i in seen}
-    gone = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
-    for instance in gone:
-        try:
-            _write_down_gone(site, instance)
-        except (SlurmElasticError, sqlite3.Error) as error:
-            log.warning("not written down yet id=%s error=%s", instance.id, error)
-            continue
-        except Exception:  # one that nothing can be made of must not stop the round for ever
-            log.exception("not written down id=%s", instance.id)
-        del site.unadopted[cloud, instance.id]
-
-
-def _write_down_gone(site: Site, instance: Instance) -> None:
-    """Unless the ledger has it by now, from a copy: then it ends as others do."""
-    known = site.ledger.machines(ended_since=0.0)
-    if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in known):
-        return
-    _take_in(site, instance, 0.0)
-    site.ledger.ended(instance.cloud, [instance.id], UNADOPTED, site.now())
-    site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
-
-
-def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
-    pool = site.pool_of.get(instance.node)
-    name = pool.name if pool else ""
-    # A tag that says too little must not make room for more: the configuration's price counts, too.
-    worst = max(worst, _typed_price(site, instance), instance.price)
-    return site.ledger.adopt(instance, name, site.now(), worst, site.providers.keys())
-
-
-def _typed_price(site: Site, instance: Instance) -> float:
-    """The price of its type by the configuration ($/h); 0 of one that it lacks."""
-    settings = site.clouds[instance.cloud]
-    if settings.flat_price is not None:
-        return settings.flat_price
-    known = settings.shapes.get(instance.instance_type)
-    return known.price if known else 0.0
-
-
-def _back(before: Machine, instance: Instance) -> str:
-    """Why a machine is adopted that the ledger knew."""
-    cloud = before.instance.cloud
-    if cloud != instance.cloud:
-        return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
-    return f"the ledger had it ended, but its cloud has it, {instance.state}"
-
-
-def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
-    """By offer, what machines may come to, as the limits count them: a spot machine's own price
-    is not the most it may cost, a typed one may be too low, and with the ledger its offer was lost.
-    """
-    worst: dict[str, float] = {}
-    nodes = [i.node for i in instances if i.node in site.pool_of]
-    for pool in {site.pool_of[node].name: site.pool_of[node] for node in nodes}.values():
-        try:
-            offers = site.providers[pool.cloud].offers(pool)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
-            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
-            continue
-        worst.update({offer.key: offer.worst_price for offer in offers})
-    return worst
-
-
-# Nodes that Slurm took out of service (``policies.node_state.ill``): told, counted, recycled.
-
-
-NODE_FAILED = "node-failed"
-"""A decision on a node that Slurm took out of service; the reason begins with its machine's id."""
-
-
-def recycle(site: Site, cloud: str, some: Sequence[actions.Recycle], correlation: str) -> None:
-    """Give the nodes other machines: count what the pool is to blame for, end the machines, and
-    power the nodes down, which returns them to service. SlurmError passes; the next round goes on,
-    and counts no machine twice.
-    """
-    view = site.slurm.nodes([a.node for a in some])
-    ails = {name: found for name, node in view.items() if (found := _ill(site, node))}
-    serving = [m for m in site.serving() if m.instance.cloud == cloud and m.instance.node in ails]
-    by_words: dict[str, list[Machine]] = {}
-    for machine in serving:
-        by_words.setdefault(ails[machine.instance.node].words, []).append(machine)
-    for machines in by_words.values():
-        _count_ill(site, machines, ails[machines[0].instance.node], correlation)
-    node_updates.power_down(site.slurm, list(ails))
-    for words, machines in by_words.items():
-        terminate(site, cloud, machines, OUT_OF_SERVICE + words, correlation)
-    alone = [name for name in ails if name not in {m.instance.node for m in serving}]
-    for name in alone:
-        site.record(correlation, NODE_FAILED, (name,), str(ails[name]))
-
-
-def _ill(site: Site, node: SlurmNode) -> Ill | None:
-    """None also where a job runs there by now: it ends first, unless Slurm has killed it."""
-    if is_busy(node) and not is_down(node):
-        return None
-    return ill(node, site.config.slurm.user)
-
-
-def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: str) -> None:
-    """Tell it, and count each machine once, also where the round that counted it got no further."""
-    news = [m for m in machines if not _is_told(site, m)]
-    if not news:
-        return
-    nodes = [m.instance.node for m in news]
-    log.warning("node failed nodes=%s reason=%s", compress(nodes), ails)
-    for m in news:
-        jobs = (job_subject(job) for job in m.jobs)
-        subjects = (m.instance.node, pool_subject(m.pool), *jobs)
-        site.record(correlation, NODE_FAILED, subjects, f"{m.instance.id}: {ails}")
-    if ails.strike is Strike.POOL:
-        waiting = dict.fromkeys(job for m in news for job in m.jobs)
-        why = f"{ails.words}; do: {ails.remedy}" if ails.remedy else ails.words
-        record_boot_failures(site, news, correlation, jobs=waiting, taken_out=why)
-
-
-def _is_told(site: Site, machine: Machine) -> bool:
-    return any(
-        made.kind == NODE_FAILED and made.reason.startswith(f"{machine.instance.id}: ")
-        for made in site.ledger.decisions(machine.instance.node)
-    )

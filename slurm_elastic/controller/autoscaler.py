@@ -21,24 +21,18 @@ from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config.rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.observe import (
-    CoveredJobs,
-    Observation,
-    PoolGroup,
-    counted_id,
-    observe,
-    pool_groups,
-)
+from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
+from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import POLICY
 from slurm_elastic.policies.account_budgets import parts, payer
+from slurm_elastic.policies.dealing import split_demand
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
     PendingJob,
     ScalingPlan,
     holds_back,
-    split_demand,
     weights,
 )
 from slurm_elastic.slurm import node_updates

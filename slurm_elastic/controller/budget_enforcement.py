@@ -15,18 +15,15 @@ of, so the error says nothing. The next look finds what is left to do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.audit_trail import job_subject
-from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.holds import power_down_and_requeue
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Location
 from slurm_elastic.model_ledger import Aside
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.account_budgets import Overdrawn, barring, payer, shares
+from slurm_elastic.policies.account_budgets import Overdrawn, barring
 
 log = logging.getLogger(__name__)
 
@@ -185,67 +182,3 @@ def _change(
 def _public_partitions(site: Site) -> set[str]:
     clouds = site.config.clouds
     return {c.partition_name for c in clouds if c.location is Location.PUBLIC}
-
-
-# When slurmctld asks for machines.
-
-
-def admit(
-    site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
-) -> tuple[Sequence[str], Jobs]:
-    """The part of a request that the budgets of accounts and users leave, and for which jobs; who
-    pays it is written down. Nodes that only jobs over such a budget wait for go back to Slurm.
-
-    Costs one reading of the queue where there are such budgets, else nothing.
-    """
-    policies = site.config.policies
-    if not (policies.account_budgets or policies.user_budgets):
-        return nodes, jobs
-    queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
-    public = site.clouds[cloud].location is Location.PUBLIC
-    over = barred(site.config, site.ledger, site.now()) if public else {}
-    bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
-    bad = set(bars)
-    bad -= _begun(site, jobs) if bad else set()
-    refused = _only_for(nodes, jobs, bad)
-    if refused:
-        gone = set(refused)
-        lost = [job for job in bad if not gone.isdisjoint(jobs[job])]
-        why = "; ".join(dict.fromkeys(bars[job].reason for job in sorted(lost)))
-        subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
-        log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
-        site.record(correlation, "refused", subjects, why)
-        power_down_and_requeue(
-            site, refused, site.slurm.nodes(refused), why, correlation, hurry=False
-        )
-        nodes = [node for node in nodes if node not in gone]
-        jobs = {job: of for job, of in jobs.items() if job not in lost}
-    payers = {id_: payer(job.account, job.user) for id_, job in queue.items()}
-    _write_down(site, cloud, nodes, jobs, payers)
-    return nodes, jobs
-
-
-def _begun(site: Site, jobs: Jobs) -> set[int]:
-    """Jobs for which machines boot already, while others wait for their turn: half of a job's
-    machines are of no use.
-    """
-    booting = site.launching()  # first: its machines are not there yet, or boot by then
-    booting |= {m.instance.node for m in site.serving() if m.boots}
-    return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
-
-
-def _only_for(nodes: Sequence[str], jobs: Jobs, bad: Iterable[int]) -> list[str]:
-    wrong = set(bad)
-    theirs = {node for job in wrong for node in jobs[job]}
-    others = {node for job, of in jobs.items() if job not in wrong for node in of}
-    return [node for node in nodes if node in theirs and node not in others]
-
-
-def _write_down(
-    site: Site, cloud: str, nodes: Sequence[str], jobs: Jobs, payer_of: Mapping[int, str]
-) -> None:
-    """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
-    known = {n: of for n, of in shares(nodes, jobs, payer_of).items() if of}
-    site.ledger.want(known, site.now())
-    stale = site.now() - site.config.resume_timeout(site.clouds[cloud])
-    site.ledger.want_for_nobody([node for node in nodes if node not in known], stale)

@@ -14,29 +14,28 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from slurm_elastic.controller.autoscaler import Autoscaler
-from slurm_elastic.controller.boots import (
-    BootTimeouts,
-    expect_requeued,
-    record_boot_failures,
-    unregistered_instances,
-)
+from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
+from slurm_elastic.controller.boots import record_boot_failures, unregistered_instances
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
+from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
-from slurm_elastic.controller.provision import resume, still_wanted
-from slurm_elastic.controller.reconcile import LeakedInstances, Round
+from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
+from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
@@ -325,11 +324,12 @@ class Daemon:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
         self._settler.anew = True
+        nodes = TickReading(self._site).nodes
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(
-                    run_guarded, self._site, round_.run, "repair"
+                    run_guarded, self._site, partial(round_.run, nodes), "repair"
                 )
         state = self._site.ledger.state()
         self._strays.report(state)

@@ -15,10 +15,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from slurm_elastic.audit_trail import job_subject
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.ckptstate.orders import DROPS, NoticeOrder, drop
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.holds import power_down_and_requeue
+from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.directive import MAINTENANCE, Departure, Directive
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress

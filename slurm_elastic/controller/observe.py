@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.controller.budget import barred, limits_now, stop_of
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.ledger import Machine
@@ -326,52 +327,3 @@ def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
     """Whether the pool's nodes could be the job's: its partition, and what a node has."""
     partition = site.clouds[pool.cloud].partition_name
     return partition in job.partitions and could_run(job, pool)
-
-
-# Which waiting jobs a growth policy has counted already, so that each counts once.
-#
-# One whose machines never came up, or that was requeued, counts again.
-
-
-def counted_id(job: SlurmJob) -> int:
-    """The job's id; of what is left of an array the array's, as its own changes with each task."""
-    return job.array if job.array and job.task is None else job.id
-
-
-class CoveredJobs:
-    """The counted jobs of one group of pools: jobs with their restarts at that time, and the nodes
-    that were started with them, until these are up.
-    """
-
-    def __init__(self, jobs: Iterable[int] = (), nodes: Iterable[str] = ()) -> None:
-        known = frozenset(jobs)
-        self._jobs: dict[int, int | None] = dict.fromkeys(known)
-        self._started = dict.fromkeys(nodes, known)
-
-    def remaining(
-        self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
-    ) -> tuple[int, ...]:
-        """The jobs that are still covered by a scale-up."""
-        for name, ids in list(self._started.items()):
-            node = nodes.get(name)
-            where = phase(node) if node is not None and not is_down(node) else None
-            if where is Phase.POWERING_UP:
-                continue
-            del self._started[name]
-            if where is not Phase.UP:  # it never came: its jobs wait for nothing
-                for job in ids:
-                    self._jobs.pop(job, None)
-        restarts = {counted_id(job): job.restarts for job in jobs}
-        self._jobs = {
-            job: restarts[job]
-            for job, then in self._jobs.items()
-            if job in restarts and then in (None, restarts[job])
-        }
-        return tuple(sorted(self._jobs))
-
-    def add(self, ids: Iterable[int], nodes: Iterable[str], jobs: Sequence[SlurmJob]) -> None:
-        """From now on these are counted; ``nodes`` were started for those that are new."""
-        restarts = {counted_id(job): job.restarts for job in jobs}
-        new = frozenset(ids) - self._jobs.keys()
-        self._jobs = {job: restarts.get(job) for job in ids}
-        self._started |= dict.fromkeys(nodes, new)

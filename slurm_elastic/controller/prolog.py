@@ -6,7 +6,7 @@ few seconds as a sign of life, and at last ``go REASON``. However many wait, Slu
 commands a round, and not at all when nobody waits.
 
 Two threads: one has all the sockets, so that its signs of life do not depend on how quickly Slurm
-answers; the other reads Slurm and decides (policies/start.py).
+answers; the other reads Slurm and decides (``policies.prolog_release``).
 """
 
 from __future__ import annotations

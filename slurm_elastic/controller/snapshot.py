@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -15,14 +15,18 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.cluster import ClusterSnapshot, Terms, due_holds
+from slurm_elastic.policies.cloud_view import Thresholds
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.exclusions import sickly
-from slurm_elastic.policies.reconcile_rules import Thresholds
+from slurm_elastic.policies.hold_rules import due_holds
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import NO_NODE
 from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
+
+CORRELATION = "reconcile"
+"""Under which decisions of rounds are kept."""
 
 DAY = 86400.0
 SOUND = 600.0
@@ -85,16 +89,16 @@ class CloudReader:
         self.doubts: Mapping[str, str] = {}
         self.unusable: Mapping[str, str] = {}
 
-    def read(self) -> ClusterSnapshot:
-        """Slurm's nodes first, then the cloud's list, which the ledger takes in. SlurmError passes;
-        without a list there is none in the snapshot.
+    def read(self, nodes: Callable[[], Mapping[str, SlurmNode]]) -> ClusterSnapshot:
+        """Slurm's ``nodes`` first, then the cloud's list, which the ledger takes in. SlurmError
+        passes; without a list there is none in the snapshot.
         """
         site = self._site
-        nodes, began = all_nodes(site), site.now()
+        view, began = nodes(), site.now()
         listed = self._list()
         if listed is not None:
             self._take_in(listed, began)
-        return see(site, self.terms, nodes, listed)
+        return see(site, self.terms, view, listed)
 
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
         """Facts of a list may be gone by the next one: where the file fails, memory keeps them."""

@@ -13,15 +13,15 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.errors import ConfigError, SlurmError
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.verdict import out_of_service
 from slurm_elastic.slurm import plan, siteconf, submit_filter
-from slurm_elastic.slurm.siteconf import has_plugin
+from slurm_elastic.slurm.plugins import has_plugin
 
 
 @runtime_checkable
 class Probing(Protocol):
-    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.probing``)."""
+    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.submission_test``)."""
 
     def accounts(self) -> frozenset[str]:
         """All accounts of slurmdbd."""

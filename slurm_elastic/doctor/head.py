@@ -19,7 +19,8 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import ill, is_down
+from slurm_elastic.policies.node_state import is_down
+from slurm_elastic.policies.out_of_service import ill
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, plan
 

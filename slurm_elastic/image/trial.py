@@ -22,13 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.config import Config
-from slurm_elastic.controller.munge_keys import (
-    HostKey,
+from slurm_elastic.controller.host_keys import HostKey, printed_keys
+from slurm_elastic.controller.ssh_file import (
     PushError,
     Target,
     WrongHostKeyError,
     ordered,
-    printed_keys,
     push,
     read_private_key,
 )

@@ -47,21 +47,10 @@ from msgspec.structs import astuple
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import (
-    BY_TIME,
-    NOT_ENDED,
-    OPEN,
-    launch_from,
-    machine_from,
-)
-from slurm_elastic.ledger.marks import (
-    EXCLUSION_COLUMNS,
-    RUN_COLUMNS,
-    directive_from,
-    drained_from,
-    exclusion_from,
-    run_from,
-)
+from slurm_elastic.ledger.machine_rows import launch_from, machine_from
+from slurm_elastic.ledger.machines import BY_TIME, NOT_ENDED, OPEN
+from slurm_elastic.ledger.mark_rows import directive_from, drained_from, exclusion_from, run_from
+from slurm_elastic.ledger.marks import EXCLUSION_COLUMNS, RUN_COLUMNS
 from slurm_elastic.ledger.stopped import StoppedMachines
 from slurm_elastic.ledger.tunnels import TUNNELS, Tunnels, tunnel_from
 from slurm_elastic.model import COOL_DOWN, Exclusion

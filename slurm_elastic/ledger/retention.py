@@ -13,8 +13,9 @@ from collections import defaultdict
 
 from msgspec import MsgspecError
 
-from slurm_elastic.ledger.machines import LAUNCH_COLUMNS, MACHINE_COLUMNS, launch_from, machine_from
-from slurm_elastic.ledger.marks import to_json
+from slurm_elastic.ledger.machine_rows import launch_from, machine_from
+from slurm_elastic.ledger.machines import LAUNCH_COLUMNS, MACHINE_COLUMNS
+from slurm_elastic.ledger.mark_rows import to_json
 from slurm_elastic.model_ledger import MACHINE_JOBS, Launch
 from slurm_elastic.store.moving import KEPT
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from slurm_elastic.ledger.machines import launch_from, machine_from
-from slurm_elastic.ledger.marks import aside_from, directive_from, exclusion_from, run_from
+from slurm_elastic.ledger.machine_rows import launch_from, machine_from
+from slurm_elastic.ledger.mark_rows import aside_from, directive_from, exclusion_from, run_from
 from slurm_elastic.ledger.tunnels import tunnel_from
 from slurm_elastic.store.files import Schema
 from slurm_elastic.store.moving import Table

@@ -13,17 +13,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.ledger.machine_rows import launch_row, machine_from, machine_row
 from slurm_elastic.ledger.machines import (
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
     MACHINE_VALUES,
     NOT_ENDED,
     Machines,
-    launch_row,
-    machine_from,
-    machine_row,
 )
-from slurm_elastic.ledger.marks import to_json
+from slurm_elastic.ledger.mark_rows import to_json
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_ledger import (
     DONE,

@@ -384,12 +384,6 @@ def daly_interval(dump: float, mtti: float) -> float:
     return young_interval(dump, mtti) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - dump
 
 
-def daly_wall_time(work: float, interval: float, dump: float, restart: float, mtti: float) -> float:
-    """Expected seconds to do ``work`` seconds with a checkpoint after each ``interval`` (Daly)."""
-    segment = math.exp((interval + dump) / mtti) - 1
-    return mtti * math.exp(restart / mtti) * segment * work / interval
-
-
 def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI) -> float:
     """Mean seconds to an interruption: machine-seconds seen per one seen, the prior as one more."""
     return (uptime + prior) / (interruptions + 1)

@@ -8,7 +8,6 @@ Years ahead a parabola says little: it falls to nothing or runs into its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 MEMORY = 0.2
@@ -66,12 +65,3 @@ class Smoothed(NamedTuple):
         """Equation 3, kept within 0 and the least of ``most`` and twice the highest value."""
         value = self.level + self.slope * steps + self.change * steps * steps / 2
         return min(max(value, 0.0), most, 2 * self.highest)
-
-
-def smoothed(values: Iterable[float]) -> Smoothed:
-    """The state after all values (one at least)."""
-    first, *rest = values
-    state = Smoothed(first, highest=first)
-    for value in rest:
-        state = state.after(value)
-    return state

@@ -100,21 +100,6 @@ def allocate(concurrent: Sequence[int], classes: Sequence[tuple[int, float]]) ->
     return hours
 
 
-def usage_of(concurrent: Sequence[int]) -> list[list[float]]:
-    """The table of a history from its machines in each hour; an unfinished week is left out."""
-    table = []
-    for begin in range(0, len(concurrent) - WEEK + 1, WEEK):
-        hours = concurrent[begin : begin + WEEK]
-        row = [0.0] * max(hours)
-        for count in hours:
-            if count:
-                row[count - 1] += 1
-        for rank in range(len(row) - 2, -1, -1):
-            row[rank] += row[rank + 1]
-        table.append(row)
-    return table
-
-
 def heaviest_first(classes: Sequence[ReservedClass]) -> tuple[ReservedClass, ...]:
     """The order in which ranks are offered to classes: longest term, then cheapest hour first."""
     return tuple(sorted(classes, key=lambda c: (-c.term, not c.always, c.price, -c.upfront)))

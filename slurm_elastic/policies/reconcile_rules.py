@@ -54,7 +54,7 @@ two machines     two                 there                    terminate the one 
 another cloud's  machine             there                    as above, which leaves it while it may
                                                               serve the node; terminate (double) if
                                                               that is at its own cloud's machine
-ill, no job      any                 any                      recycle (``node_state.ill``)
+ill, no job      any                 any                      recycle (``out_of_service.ill``)
 ill, powered off any                 any                      restore (to the powered-down nodes)
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
@@ -67,7 +67,7 @@ either; one that is suspending, or that the cloud is stopping, serves none. "Hea
 the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
 or a very long one, no node counts as heard, unless the list lacks all of many machines that were
 there.
-"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_state.ill``.
+"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``out_of_service.ill``.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
@@ -76,12 +76,8 @@ empty the site).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from math import isfinite
-
-from msgspec import Struct, field
 
 from slurm_elastic.model import OFF, STANDING, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -93,7 +89,6 @@ from slurm_elastic.policies.actions import (
     Clear,
     Confirm,
     DoubtList,
-    EndStopped,
     FailLost,
     FailNode,
     GiveBack,
@@ -107,7 +102,6 @@ from slurm_elastic.policies.actions import (
     Relaunch,
     Restore,
     Retry,
-    RunsAgain,
     StartAgain,
     StopAgain,
     Terminate,
@@ -116,301 +110,33 @@ from slurm_elastic.policies.actions import (
     TerminateStopped,
 )
 from slurm_elastic.policies.clock_guard import age as age_of
+from slurm_elastic.policies.cloud_view import (
+    CloudView,
+    Intent,
+    Thresholds,
+    TrackedInstance,
+)
+from slurm_elastic.policies.inventory import (
+    InventoryReport,
+    answers,
+    assess_inventory,
+    is_heard,
+    is_overdue,
+    served,
+    standing,
+)
+from slurm_elastic.policies.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.node_state import (
-    Ill,
-    NodeState,
     Phase,
-    at_anothers_address,
     is_busy,
     is_down,
     is_drained,
-    is_unneeded,
     phase,
-    states_of,
 )
+from slurm_elastic.policies.out_of_service import Ill
+from slurm_elastic.policies.stopped_repairs import stopped_ones
+from slurm_elastic.policies.unneeded import POWERED_DOWN
 
-# The snapshot that repair decides on: one cloud's part of the world, as values; and what can be
-# read off it.
-
-
-class TrackedInstance(Struct, frozen=True, kw_only=True):
-    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
-    ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
-    ``double_of``: where the configuration has given its node to another cloud, the machine of that
-    at whose address the node is, if it is. ``stopping``: with ``suspending``, it is to be stopped
-    instead of ended. ``born``: when it was first launched, of one that was stopped since.
-    """
-
-    id: str
-    node: str
-    generation: str
-    decided: float
-    misses: int = 0
-    suspending: bool = False
-    address: str | None = None
-    max_age: float | None = None
-    shown: bool = True
-    registered: bool = False
-    double_of: str = ""
-    stopping: bool = False
-    born: float | None = None
-
-
-class StoppedInstance(Struct, frozen=True, kw_only=True):
-    """A machine that is stopped, by the ledger; ``unwanted``: why it is to end, if it is."""
-
-    id: str
-    node: str
-    misses: int = 0
-    unwanted: str = ""
-
-
-class Intent(Struct, frozen=True, kw_only=True):
-    """An open launch: its call is not known to have answered."""
-
-    generation: str
-    nodes: tuple[str, ...]
-    created: float
-
-
-class CloudView(Struct, frozen=True, kw_only=True, dict=True):
-    """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
-
-    ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
-    more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
-    ``elsewhere`` are served by machines or open launches of other clouds; ``machines`` and
-    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` is how soon (s) slurmctld finds out by
-    itself that a node does not answer, ``slurm_user`` as whom it takes nodes out of service.
-    """
-
-    now: float
-    nodes: Mapping[str, SlurmNode]
-    known: tuple[TrackedInstance, ...]
-    intents: tuple[Intent, ...]
-    seen: tuple[Instance, ...] | None
-    held: frozenset[str] = field(default_factory=frozenset)
-    elsewhere: frozenset[str] = field(default_factory=frozenset)
-    machines: tuple[Instance, ...] = ()
-    all_nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
-    slurmd_timeout: float = 300.0
-    slurm_user: str = ""
-    stopped: tuple[StoppedInstance, ...] = ()
-
-    @cached_property
-    def states(self) -> Mapping[str, NodeState]:
-        """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
-        return states_of(self.nodes, self.slurm_user)
-
-    @cached_property
-    def at_others(self) -> frozenset[str]:
-        """Nodes that have the address of another one, or of its machine, by now: asked where a node
-        answers though nothing is known to serve it.
-        """
-        return at_anothers_address(self.machines, self.all_nodes.values())
-
-    @property
-    def pings(self) -> bool:
-        """Whether slurmctld finds out by itself, and soon, that a node does not answer."""
-        return is_pinged(self.slurmd_timeout)
-
-
-class Thresholds(Struct, frozen=True, kw_only=True):
-    """How long (s) a finding must stand before it is acted on, and how many reads must miss.
-
-    ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a
-    machine that no read has had is gone. ``unlisted``: how old a machine must be to end because
-    Slurm does not list its node, as after a pool or all of us was taken out of slurm.conf.
-    """
-
-    grace: float = 120.0
-    misses: int = 3
-    visibility: float = 600.0
-    fresh: float = 300.0
-    unlisted: float = 3600.0
-
-
-# Machines that the cloud does not list, or has as stopped: which of them work all the same? Pure.
-#
-# A list may be read without an error and yet be wrong: with the credentials of another account or
-# project, or of machines whose tags somebody took away. The other witness is slurmctld, which pings
-# every node each third of SlurmdTimeout: one that does not answer is NOT_RESPONDING, and DOWN when
-# SlurmdTimeout is over (src/slurmctld/ping_nodes.c). So nothing is lost but some of that time by
-# asking for both. With 0 it pings only those that are silent already: then a node that it has up
-# tells nothing, and a list is doubted only where it lacks all that was there
-# (``assess_inventory``).
-
-
-CAP_SHARE = 0.2
-CAP_FLOOR = 10
-PINGED = 1800.0
-"""The longest SlurmdTimeout (s) with which it is worth a job's wait that slurmctld finds out."""
-TOLD = 5
-"""Nodes that a doubt names."""
-
-
-class InventoryReport(Struct, frozen=True, kw_only=True):
-    """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
-    node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
-    ``lacked``: ids of those that it lacks and that may run; ``unserved``: nodes that nobody knows a
-    machine of. ``hears``: whether it says anything that slurmctld has a node up and answering.
-    """
-
-    states: Mapping[str, InstanceState]
-    running: Mapping[str, Sequence[Instance]]
-    gone: frozenset[str]
-    doubt: str = ""
-    lacked: frozenset[str] = frozenset()
-    unserved: tuple[str, ...] = ()
-    hears: bool = True
-
-
-def is_pinged(timeout: float) -> bool:
-    """Whether slurmctld with that SlurmdTimeout (s) finds out, and soon, who does not answer."""
-    return 0 < timeout <= PINGED
-
-
-def is_lasting(stood: float, timeout: float) -> bool:
-    """Whether a doubt that has stood for so long (s) is no loss that slurmctld has yet to notice: a
-    node that answered in the third of SlurmdTimeout (s) before a ping round is passed over, and
-    asked in the next (src/slurmctld/ping_nodes.c).
-    """
-    return not is_pinged(timeout) or stood >= 2 / 3 * timeout
-
-
-def cap(live: int) -> int:
-    """How many machines or nodes of so many a round may give up that nobody asked for."""
-    return max(int(live * CAP_SHARE), CAP_FLOOR)
-
-
-def is_heard(view: CloudView, node: SlurmNode) -> bool:
-    """Whether slurmctld has the node up and answering, and not another machine in its place."""
-    return view.states[node.name].answers and node.name not in view.at_others
-
-
-def answers(
-    view: CloudView, machine: TrackedInstance, running: Mapping[str, Sequence[Instance]]
-) -> bool:
-    """Whether it is this machine, by all signs, that slurmctld hears as its node."""
-    node = view.nodes.get(machine.node)
-    if node is None or not is_heard(view, node):
-        return False
-    others = [i for i in running.get(machine.node, ()) if i.id != machine.id]
-    if any(other.address == node.address for other in others):
-        return False
-    at_it = bool(machine.address) and machine.address == node.address
-    return at_it or not (others or machine.node in view.elsewhere)
-
-
-def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
-    """The meaning of the list, and of its gaps. A missing machine is gone unless slurmctld hears
-    it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
-    than the cap are missing and may run, or most are missing and some of them do run. Where
-    slurmctld pings nobody, a list is in doubt only if it lacks all that was there, more than the
-    cap.
-    """
-    states = {i.id: i.state for i in view.seen or ()}
-    running: dict[str, list[Instance]] = {}
-    for i in view.seen or ():
-        if i.state is InstanceState.RUNNING:
-            running.setdefault(i.node, []).append(i)
-    if view.seen is None:
-        return InventoryReport(states=states, running=running, gone=frozenset())
-    live = [m for m in view.known if not m.suspending]
-    missing = [m for m in live if m.id not in states and _is_overdue(view, m, patience)]
-    heard = [m for m in missing if answers(view, m, running)]
-    boots = [m for m in missing if _boots(view, m)]
-    unserved = _unserved(view)
-    if view.pings:
-        most = bool(heard) and 2 * len(missing) > len(live)
-        doubtful = most or len(heard) + len(boots) > cap(len(live))
-    else:
-        may_run = len({m.id for m in (*heard, *boots)}) + len(unserved)
-        doubtful = _lacks_all(live, missing, states) and may_run > cap(len(live))
-    hears = view.pings or doubtful
-    kept = {m.id for m in (*(heard if hears else ()), *(boots if doubtful else ()))}
-    doubt = ""
-    if doubtful or (hears and (heard or unserved)):
-        there = sum(m.id in states for m in live)
-        nodes = [*(m.node for m in heard), *unserved]
-        doubt = _doubt(there, len(live) + len(unserved), nodes, boots, pings=view.pings)
-    gone = frozenset(m.id for m in missing if m.id not in kept)
-    return InventoryReport(
-        states=states,
-        running=running,
-        gone=gone,
-        doubt=doubt,
-        lacked=frozenset(kept),
-        unserved=tuple(unserved),
-        hears=hears,
-    )
-
-
-def served(view: CloudView) -> set[str]:
-    """Nodes that have a machine, or an open launch that may have made one, of whichever cloud. One
-    whose end is decided serves nobody, however long its cloud keeps it.
-    """
-    return _standing(view) | {n for i in view.intents for n in i.nodes}
-
-
-def _standing(view: CloudView) -> set[str]:
-    leaving = {m.id for m in view.known if m.suspending} | {m.id for m in view.stopped}
-    nodes = {m.node for m in view.known if not m.suspending}
-    nodes |= {i.node for i in view.seen or () if i.state in STANDING and i.id not in leaving}
-    return nodes | view.elsewhere
-
-
-def _is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> bool:
-    """Missing often enough. A fresh one that no read has had may be hidden for a while; one that is
-    younger than nothing is no fresh one, the clock was set back.
-    """
-    hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
-    return machine.misses >= patience.misses and not hidden
-
-
-def _lacks_all(
-    live: Sequence[TrackedInstance], missing: Sequence[TrackedInstance], states: Collection[str]
-) -> bool:
-    """Whether it lists none of those that were there: what was launched after them, as with the
-    credentials of another account, was not.
-    """
-    since = max((m.decided for m in missing), default=math.inf)
-    return not any(m.id in states and m.decided <= since for m in live)
-
-
-def _boots(view: CloudView, machine: TrackedInstance) -> bool:
-    node = view.nodes.get(machine.node)
-    return node is not None and view.states[node.name].phase is Phase.POWERING_UP
-
-
-def _unserved(view: CloudView) -> list[str]:
-    """Nodes that slurmctld hears, though neither the ledger nor the cloud knows of a machine."""
-    told = served(view) | {i.node for i in view.seen or ()} | {m.node for m in view.known}
-    return [
-        name
-        for name, node in view.nodes.items()
-        if name not in told and name not in view.held and is_heard(view, node)
-    ]
-
-
-def _doubt(
-    there: int, of: int, heard: Sequence[str], boots: Sequence[TrackedInstance], *, pings: bool
-) -> str:
-    text = f"it lists {there} of {of} machines that were there"
-    if heard:
-        more = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
-        hears = "hears the nodes" if pings else "has up, without a ping, the nodes"
-        text += f", but slurmctld {hears} {', '.join(heard[:TOLD])}{more}"
-    elif boots:
-        text += f", and {len(boots)} of those it lacks are booting"
-    return f"{text}: are these another account's credentials, or were tags taken away?"
-
-
-OUR_MARK = "slurm-elastic:"
-"""The beginning of every node reason of ours."""
-HOLD_MARK = f"{OUR_MARK}hold:"
-"""The beginning of the reason of a node that we keep from Slurm."""
-NOTICE_MARK = f"{OUR_MARK}notice:"
-"""The beginning of the reason of a node that is drained because its machine is taken away."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
@@ -428,63 +154,10 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
-    actions += _stopped_ones(view, patience, listing)
+    actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
     actions += _nodes(view, hears=listing.hears)
     return tuple(actions)
-
-
-class DueRepairs(Struct, frozen=True, kw_only=True):
-    """Repairs that may be done now, how many more the cap leaves for the next round, and since when
-    each patient finding has stood (monotonic, by kind and subject).
-    """
-
-    ready: tuple[Action, ...]
-    waiting: int
-    standing: Mapping[tuple[str, str], float]
-
-
-def due_repairs(
-    view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
-) -> DueRepairs:
-    """The repairs that have stood for long enough, and not too many at once."""
-    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
-    ready, waiting = limit_disruption(ready, len(view.known))
-    return DueRepairs(ready=ready, waiting=waiting, standing=standing)
-
-
-def debounce(
-    actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
-) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
-    """The actions that may be taken now, and since when each patient one has stood.
-
-    A finding that is gone for one round starts anew.
-    """
-    ready: list[Action] = []
-    standing: dict[tuple[str, str], float] = {}
-    for action in actions:
-        if not action.patient:
-            ready.append(action)
-            continue
-        since = first_seen.get((action.kind, action.subject), now)
-        standing[action.kind, action.subject] = since
-        if now - since >= grace:
-            ready.append(action)
-    return tuple(ready), standing
-
-
-def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
-    """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
-    most = cap(live)
-    kept: list[Action] = []
-    deletions = 0
-    for action in actions:
-        if action.capped:
-            deletions += 1
-            if deletions > most:
-                continue
-        kept.append(action)
-    return tuple(kept), max(deletions - most, 0)
 
 
 _Found = Mapping[str, Sequence[Instance]]
@@ -529,7 +202,7 @@ def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
 def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
     some = found[intent.generation]
     left = set(intent.nodes) - {i.node for i in some}
-    others = _standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
+    others = standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
     # The ledger lacked them when this was decided: its file was lost, or a list had not all.
     served = sorted(left & others)
     if some:
@@ -619,38 +292,6 @@ def _to_be_started(
     return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
 
 
-def _stopped_ones(
-    view: CloudView, patience: Thresholds, listing: InventoryReport
-) -> Iterable[Action]:
-    """The actions that stopped machines call for; none are touched while the cloud's list is in
-    doubt.
-    """
-    if view.seen is None or listing.doubt:
-        return
-    serving = served(view)
-    for one in view.stopped:
-        state = listing.states.get(one.id)
-        if state is None:
-            if one.misses >= patience.misses:
-                why = f"the cloud did not list it, stopped, {one.misses} times in a row"
-                yield NoteMissing(machine=one.id, reason=why)
-        elif state in STANDING:
-            yield from _started_by_others(view, one, serving)
-        elif state in OFF and one.unwanted:
-            yield EndStopped(machine=one.id, reason=f"it was stopped: {one.unwanted}")
-
-
-def _started_by_others(
-    view: CloudView, one: StoppedInstance, serving: Container[str]
-) -> Iterable[Action]:
-    node = view.nodes.get(one.node)
-    if node is not None and is_unneeded(node):
-        why = f"it was stopped and runs: {POWERED_DOWN}"
-        yield EndStopped(machine=one.id, reason=why)
-    elif node is not None and phase(node) is Phase.UP and one.node not in serving:
-        yield RunsAgain(machine=one.id, reason="somebody has started it, and its node is up")
-
-
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
     """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
     return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
@@ -675,7 +316,7 @@ def _missing(
     """One that is to be stopped has not ended because one list lacks it: it may be hidden."""
     if machine.suspending and not machine.stopping:
         return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
-    lost = not listing.doubt and machine.stopping and _is_overdue(view, machine, patience)
+    lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
     if machine.id not in listing.gone and not lost:
         return None
     return NoteMissing(
@@ -807,88 +448,3 @@ def _down(node: SlurmNode, where: Phase) -> Action | None:
 def _phase(view: CloudView, name: str) -> Phase | None:
     state = view.states.get(name)
     return None if state is None else state.phase
-
-
-# Machines that Slurm does not need any more, told by Slurm's nodes and a cloud's list alone. Pure.
-#
-# Repair goes by ``is_unneeded`` in all its modes. The watchdog, which remembers nothing but its own
-# looks, goes by ``overdue``: the same rule, with a bound on time and on looks in a row.
-
-
-POWERED_DOWN = "Slurm has its node powered down"
-
-
-class Bound(Struct, frozen=True, kw_only=True):
-    """For how long (s), and in how many looks in a row, a machine must not have been needed."""
-
-    seconds: float
-    looks: int = 3
-
-
-class Standing(Struct, frozen=True, kw_only=True):
-    """Since when (monotonic), and in how many looks in a row by now."""
-
-    since: float
-    looks: int = 1
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """``ready`` may be ended now; ``waiting`` are so many that the cap leaves for the next look.
-    ``standing`` is to be given to the next look.
-    """
-
-    ready: tuple[TerminateOrphan, ...]
-    waiting: int
-    standing: Mapping[str, Standing]
-
-
-def overdue(
-    nodes: Mapping[str, SlurmNode],
-    busy: Container[str],
-    seen: Sequence[Instance],
-    before: Mapping[str, Standing],
-    now: float,
-    bound: Bound,
-) -> Verdict:
-    """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
-    (``busy``), and has been for ``bound``. A node that Slurm does not list is a doubt, and stays;
-    what was needed in one look starts anew. No look ends more than repair may in a round.
-    """
-    at_work = _at_work(nodes)
-    found = [
-        one
-        for one in seen
-        if one.state is not InstanceState.TERMINATED
-        and one.node in nodes
-        and one.node not in busy
-        and is_unneeded(nodes[one.node])
-        and one.address not in at_work
-    ]
-    standing = {one.id: _next(before.get(one.id), now) for one in found}
-    ready = [
-        TerminateOrphan(machine=one.id, reason=f"{POWERED_DOWN} for {now - at.since:.0f} s")
-        for one in found
-        if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
-    ]
-    most = cap(len(seen))
-    return Verdict(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
-
-
-def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:
-    """Addresses at which Slurm has one cloud node alone, in use: a machine there serves that node,
-    whatever its tags say, which anybody may have changed. On one host all nodes have one address.
-    """
-    at: dict[str, list[SlurmNode]] = {}
-    for node in nodes.values():
-        at.setdefault(node.address, []).append(node)
-    return {
-        address
-        for address, there in at.items()
-        if address and len(there) == 1 and "CLOUD" in there[0].states and not is_unneeded(there[0])
-    }
-
-
-def _next(before: Standing | None, now: float) -> Standing:
-    if before is None:
-        return Standing(since=now)
-    return Standing(since=before.since, looks=before.looks + 1)

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import ill, is_busy, is_down, is_drained
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.node_reasons import HOLD_MARK
+from slurm_elastic.policies.node_state import is_busy, is_down, is_drained
+from slurm_elastic.policies.out_of_service import ill
 
 _KEPT = (
     "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",

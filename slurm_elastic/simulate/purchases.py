@@ -32,7 +32,8 @@ from slurm_elastic.policies.exclusions import (
     strikes_of,
     touches,
 )
-from slurm_elastic.policies.next_launch import Gang, next_launch
+from slurm_elastic.policies.gang import Gang
+from slurm_elastic.policies.next_launch import next_launch
 from slurm_elastic.policies.ranking import Scope, rank, serving, shortfall, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
 from slurm_elastic.simulate.market import PLENTY

@@ -7,7 +7,6 @@ Updates go out by compressed hostlist: a thousand nodes cost one call.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
@@ -17,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -26,60 +25,23 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress, expand
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.answers import Records
 from slurm_elastic.slurm.command import Patience, run
+from slurm_elastic.slurm.json_form import known
 from slurm_elastic.slurm.queue_text import QueueText
+from slurm_elastic.slurm.records import Records
+from slurm_elastic.slurm.shared_reading import SharedReading
+from slurm_elastic.slurm.update_errors import is_left_over, only_started
 
 log = logging.getLogger(__name__)
 
 
-# One reading for all threads that ask while another one is under way.
-
-
 T = TypeVar("T")
-
-
-class SharedReading(Generic[T]):
-    """``get`` gives what a reading found that began after the call: never an older one. So two run
-    at most for any number of threads, one after the other. Nothing is kept when nobody waits.
-    """
-
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read = read
-        self._reading = threading.Lock()
-        self._counting = threading.Lock()
-        self._callers = 0
-        self._last: tuple[float, T] | None = None
-
-    def get(self) -> T:
-        """Whatever the reading raises is its own caller's; the next caller reads anew."""
-        with self._counting:
-            called = time.monotonic()
-            self._callers += 1
-        try:
-            with self._reading:
-                if self._last is None or self._last[0] < called:
-                    self._last = None
-                    self._last = time.monotonic(), self._read()
-                return self._last[1]
-        finally:
-            with self._counting:
-                self._callers -= 1
-                if not self._callers:
-                    self._last = None
-
-
 Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000
 """The length of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
 _JSON_SINCE = (23, 2)
 """From this release on there is data_parser, before it only 22.05's own forms."""
-_MEASURED = (0, 0, 42)
-"""The form of JSON that was measured, of 24.11, 25.11 and 26.05; each release has some, older and
-newer, and drops the oldest in time.
-"""
-_FORM = re.compile(r"\bv(\d+)\.(\d+)\.(\d+)\b")
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that an answer of an unknown shape raises in ``answers``."""
 _WORDS = 1 << 16
@@ -90,7 +52,6 @@ AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
 _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re.MULTILINE)
 """In what a command says beside its answer: it has failed, whatever its exit status is."""
-_ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
 class SlurmCli:
@@ -170,7 +131,7 @@ class SlurmCli:
         """
         if self._json is None:
             offered = self._offered() if self.version() >= _JSON_SINCE else None
-            self._json = "" if offered is None else _known(offered)
+            self._json = "" if offered is None else known(offered)
         return self._json
 
     def _offered(self) -> str:
@@ -267,7 +228,7 @@ class SlurmCli:
             try:
                 self._update_job(",".join(k for k, _ in part), *fields)
             except SlurmError as error:
-                if not _only_started(error):
+                if not only_started(error):
                     raise
 
     def set_partitions(self, job: int, partitions: Sequence[str]) -> None:
@@ -385,7 +346,7 @@ class SlurmCli:
             try:
                 self._run(*command)
             except SlurmError as error:
-                if not _is_left_over(error) or time.monotonic() > deadline:
+                if not is_left_over(error) or time.monotonic() > deadline:
                     raise
                 log.info("asked again command=%s error=%s", " ".join(command), error)
             else:
@@ -469,36 +430,6 @@ class SlurmCli:
             printed = b"".join(parts).decode(errors="replace")
             raise SlurmError(command, code, said.strip() or printed)
         return said
-
-
-def _known(offered: str) -> str:
-    """The measured form, or the next newer one; else the newest; the release's own where it names
-    none.
-    """
-    forms = sorted({(int(a), int(b), int(c)) for a, b, c in _FORM.findall(offered)})
-    if not forms:
-        return "--json"
-    form = next((form for form in forms if form >= _MEASURED), forms[-1])
-    return "--json=v" + ".".join(map(str, form))
-
-
-def _only_started(error: SlurmError) -> bool:
-    """Whether an update was refused for what started meanwhile, and for nothing else."""
-    lines = _lines(error)
-    over = ("Job is no longer pending execution", "Job/step already completing or completed")
-    fine = (*over, "No error")
-    return bool(lines) and all(any(words in line for words in fine) for line in lines)
-
-
-def _is_left_over(error: SlurmError) -> bool:
-    """Whether all that scontrol says of the jobs is what the system said of something else."""
-    fine = (*_ERRNO_TEXTS, "No error")
-    said = _lines(error)
-    return error.code == 1 and bool(said) and all(any(t in line for t in fine) for line in said)
-
-
-def _lines(error: SlurmError) -> list[str]:
-    return [line.strip() for line in error.stderr.splitlines() if line.strip()]
 
 
 def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -25,7 +25,8 @@ from slurm_elastic.account import account
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import gresconf, siteconf
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
-from slurm_elastic.slurm.siteconf import Entry, Line, Site, has_plugin
+from slurm_elastic.slurm.plugins import has_plugin
+from slurm_elastic.slurm.siteconf import Entry, Line, Site
 
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
 _PROGRAM = Path(__file__).with_name("isolated.py")

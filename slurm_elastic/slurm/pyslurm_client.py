@@ -18,8 +18,9 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.cli import SharedReading, SlurmCli
+from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.pyslurm_child import Answer, Child, Request
+from slurm_elastic.slurm.shared_reading import SharedReading
 
 _IMPORT = "import pyslurm; print(pyslurm.__version__)"
 _STATES = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Verdict
 from slurm_elastic.heartbeat import alive
 from slurm_elastic.model import Image
 from slurm_elastic.model_ledger import Machine

@@ -11,16 +11,16 @@ from slurm_elastic.model import CAPACITY, Exclusion
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.node_state import (
     Phase,
-    ill,
     is_answering,
     is_busy,
     is_down,
     is_drained,
     phase,
 )
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.out_of_service import ill
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.policies.scaling import PoolRules
 

@@ -17,34 +17,24 @@ def test_all_ways_are_served_and_counted():
     for case, serve in shape.CASES.items():
         way = serve()
         assert len(way.functions) >= len(way.files) > 5, case
-        assert way.calls > way.jumps > 5, case
+        assert way.calls >= len(way.functions), case
         assert way.statements > 0, case
 
 
 def test_the_same_way_twice_counts_the_same():
     first, second = shape.resume(), shape.resume()
-    assert (first.calls, first.jumps, first.statements) == (
-        second.calls,
-        second.jumps,
-        second.statements,
-    )
+    assert first.lines == second.lines
 
 
-def test_a_call_into_another_file_is_a_jump_and_one_in_the_same_is_none(monkeypatch):
-    code = hostlist.expand.__code__
-    far = parse_duration.__code__
-
-    def frame(code, back):
-        return SimpleNamespace(f_code=code, f_back=back)
-
+def test_only_functions_of_the_package_are_counted():
     way = shape.Way()
-    way._call(frame(code, frame(hostlist.compress.__code__, None)))
-    assert (way.calls, way.jumps) == (1, 0)
-    library = frame(ast.parse.__code__, frame(far, None))
-    way._call(frame(code, library))
-    assert (way.calls, way.jumps) == (2, 1), "also through a library"
-    way._call(frame(ast.parse.__code__, frame(far, None)))
-    assert way.calls == 2, "a library's function is none of the package's"
+    for code in (hostlist.expand.__code__, ast.parse.__code__, parse_duration.__code__):
+        way._call(SimpleNamespace(f_code=code))
+    assert (way.calls, len(way.files)) == (2, 2), "a library's function is none of the package's"
+
+
+def test_more_clouds_are_no_more_readings_of_slurm():
+    assert shape.clouds(3).readings == shape.clouds(1).readings > 0
 
 
 def test_statements_are_counted_once_each():

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_elastic.ckptstate import Migration
+from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.model import OFF, Instance, LaunchSpec, Location, Market

@@ -15,7 +15,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Usage
-from slurm_elastic.policies import cluster, reconcile_rules
+from slurm_elastic.policies import cluster, inventory
 from slurm_elastic.store import files
 
 
@@ -56,7 +56,7 @@ _specs: dict[str, tuple[Any, str]] = {}
 
 def one_missing_answer_is_an_end(_stage: Any) -> None:
     """A machine that one list lacks is gone."""
-    reconcile_rules._is_overdue = lambda view, machine, patience: machine.misses >= 1
+    inventory.is_overdue = lambda view, machine, patience: machine.misses >= 1
 
 
 def bought_from_an_unread_cloud(_stage: Any) -> None:

@@ -25,10 +25,11 @@ from slurm_elastic import faults
 from slurm_elastic.ckptman import service as ckptman_service
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.site import Site as CkptSite
-from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
 from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site

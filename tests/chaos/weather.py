@@ -23,7 +23,7 @@ CALLS = ("launch", "offers", "instances", "terminate", "notices")
 STOPS = ("stop", "start", "recipe")
 """Calls about machines that are stopped instead of ended."""
 JUMPS = {"forth": (40.0, 400.0, 7200.0), "back": (-40.0, -400.0)}
-CKPT_POINTS = tuple(p for p in POINTS if p.startswith(("rescue.", "notice.", "suspended.")))
+CKPT_POINTS = tuple(p for p in POINTS if p.startswith(("migration.", "notice.", "suspended.")))
 
 
 class Weather:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.faults import POINTS
 from tests.ckptman.world import CkptWorld
 
-OURS = [p for p in POINTS if p.startswith(("rescue.", "notice."))]
+OURS = [p for p in POINTS if p.startswith(("migration.", "notice."))]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_killed_at_any_step_it_goes_on_where_it_was(
 
 def test_killed_in_the_middle_of_a_save_it_saves_again(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
-    world.die_at = "rescue.before-save"
+    world.die_at = "migration.before-save"
     world.interrupt(node)
     world.until(lambda: world.service is None, 60)
     world.start_ckptman()
@@ -58,7 +58,7 @@ def test_killed_in_the_middle_of_a_save_it_saves_again(world: CkptWorld) -> None
 
 def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
-    world.die_at = "rescue.after-save"
+    world.die_at = "migration.after-save"
     world.interrupt(node)
     world.until(lambda: world.service is None, 60)
     world.saver.spoilt.add((7, 1))
@@ -73,7 +73,7 @@ def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWo
 def test_it_is_away_until_the_machine_is_gone(world: CkptWorld) -> None:
     """The requeue is Slurm's and the daemon's then; the image is still what it goes on from."""
     node = world.runs(7).nodes[0]
-    world.die_at = "rescue.saved"
+    world.die_at = "migration.saved"
     world.interrupt(node)
     world.until(lambda: world.service is None, 60)
     world.advance(100)

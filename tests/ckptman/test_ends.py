@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
@@ -75,7 +75,7 @@ def test_only_our_own_signal_is_what_it_dies_of_for_our_sake(
 def test_one_that_died_of_our_signal_while_nobody_looked_goes_on(world: CkptWorld) -> None:
     """Killed between the signal and its answer: that a save was asked for is on the disk."""
     node = world.runs(7).nodes[0]
-    world.die_at = "rescue.before-save"
+    world.die_at = "migration.before-save"
     world.interrupt(node, notice=60.0)
     world.until(lambda: world.service is None, 60)
     world.slurm.set_job(7, "FAILED", killed_by=USR1)
@@ -87,7 +87,7 @@ def test_one_that_died_of_our_signal_while_nobody_looked_goes_on(world: CkptWorl
 
 def test_a_job_that_saved_itself_and_ended_is_moved(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
-    world.die_at = "rescue.saved"
+    world.die_at = "migration.saved"
     world.interrupt(node)
     world.until(lambda: world.service is None, 60)
     world.slurm.set_job(7, "COMPLETED")
@@ -97,7 +97,7 @@ def test_a_job_that_saved_itself_and_ended_is_moved(world: CkptWorld) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0.0, 600.0, -600.0])
-@pytest.mark.parametrize("point", ["rescue.before-save", "rescue.after-save"])
+@pytest.mark.parametrize("point", ["migration.before-save", "migration.after-save"])
 def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
     world: CkptWorld, point: str, ahead: float
 ) -> None:

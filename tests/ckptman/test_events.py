@@ -12,8 +12,8 @@ from patience import eventually, patience
 
 from slurm_elastic.ckptman import service as services
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.readers import SOCKET, Events
 from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.wake import SOCKET, Events
 from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.after_requeue import MOST_HELP
 from slurm_elastic.ckptman.decide import NEVER
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.journal import lost_node_seconds
-from slurm_elastic.ckptman.migration import MOST_HELP
 from slurm_elastic.ckptman.nodes import MARK, settle
 from slurm_elastic.ckptman.origins import SAYS
 from slurm_elastic.ckptman.site import FRESH, JobList
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Origin
 from slurm_elastic.model_slurm import NOWHERE, SlurmJob

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from tests.ckptman.world import CkptWorld
 

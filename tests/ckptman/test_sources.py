@@ -16,15 +16,9 @@ import msgspec
 import pytest
 from moto import mock_aws
 
-from slurm_elastic.ckptman.sources import (
-    INTERRUPTION,
-    REBALANCE,
-    DropDirectory,
-    NodeComments,
-    Poller,
-    SqsQueue,
-    from_event,
-)
+from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, SqsQueue, from_event
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.sources import DropDirectory, NodeComments
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, drop
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import NoticeKind

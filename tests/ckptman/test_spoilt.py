@@ -11,7 +11,7 @@ from needs import ROOT_PART
 
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import USER, NodeBed
@@ -146,7 +146,7 @@ def test_what_was_spoilt_between_save_and_look_is_not_gone_on_from(
     spoilt: list[Path] = []
 
     def reach(point: str) -> None:
-        if point == "rescue.after-save" and not spoilt:
+        if point == "migration.after-save" and not spoilt:
             spoilt.append(shared / "7/images/2")
             SPOILT[how](*spoilt, other)
 

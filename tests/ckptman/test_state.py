@@ -11,17 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import (
-    KNOWN_IMAGES,
-    CheckpointState,
-    Held,
-    Migration,
-    RecordedNotice,
-    Step,
-    Suspension,
-    Verdict,
-)
+from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState
 from slurm_elastic.ckptstate.enduring import EnduringState
+from slurm_elastic.ckptstate.facts import Held, Migration, RecordedNotice, Step, Suspension, Verdict
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from slurm_elastic.policies.threat import Cause
 

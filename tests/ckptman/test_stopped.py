@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.sources import NodeComments, Poller
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.sources import NodeComments
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Market, Notice, NoticeKind

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.ckptman.suspended import SETTLES
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import POINTS
 from tests.ckptman.world import CkptWorld
 
-OURS = [p for p in POINTS if p.startswith(("rescue.", "notice.", "suspended."))]
+OURS = [p for p in POINTS if p.startswith(("migration.", "notice.", "suspended."))]
 
 
 @pytest.fixture

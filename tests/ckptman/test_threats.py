@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model_slurm import Reservation
@@ -134,7 +134,7 @@ def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run()
 def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWorld) -> None:
     """Slurm killed the run that was saved and stopped: it is requeued all the same."""
     begins(world, 7, comment="ckpt=fake,limit")
-    world.die_at = "rescue.before-requeue"
+    world.die_at = "migration.before-requeue"
     world.until(lambda: world.service is None)
     world.slurm.set_job(7, "TIMEOUT")
     world.start_ckptman()
@@ -245,7 +245,7 @@ def test_a_preempted_job_is_saved_whatever_the_policy_is() -> None:
 def test_a_run_that_was_preempted_while_it_was_held_is_requeued(world: CkptWorld) -> None:
     """PreemptMode=CANCEL ends the run that was saved and stopped: nothing is lost by it."""
     begins(world, 7)
-    world.die_at = "rescue.before-requeue"
+    world.die_at = "migration.before-requeue"
     preempts(world, 7)
     world.until(lambda: world.service is None)
     world.slurm.set_job(7, "PREEMPTED", preempted=0.0)

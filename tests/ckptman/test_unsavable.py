@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import NO_SPOT, Image, JobRun, Market
 from slurm_elastic.policies.checkpoint import Never
@@ -211,9 +211,9 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
     )  # fmt: skip
     world.slurm.set_job(7, "PENDING", nodes=(), restarts=1, excluded=("st1",), required=("pub1",))
     for spot in (["pub1", "pub2"], ["pub2"]):
-        monkeypatch.setattr(migration, "spot_nodes", lambda _, spot=spot: spot)
+        monkeypatch.setattr(after_requeue, "spot_nodes", lambda _, spot=spot: spot)
         for _ in range(3):
-            move = migration.watch(world.ckpt, move, world.job(7))
+            move = after_requeue.watch(world.ckpt, move, world.job(7))
         assert world.job(7).excluded == tuple(sorted(["st1", *spot]))
         assert world.job(7).required == ()
     assert [name for name, _ in world.slurm.updates].count("exclude_nodes") == 2

@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import act, migration, sources, suspended
+from slurm_elastic.ckptman import act, after_requeue, migration, poller, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
-from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
-from slurm_elastic.ckptstate import CheckpointState, Migration
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger
@@ -83,7 +85,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (act, migration, sources, suspended):
+        for module in (act, after_requeue, migration, poller, suspended):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:

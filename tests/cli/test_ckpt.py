@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.job_settings import resolve
 from slurm_elastic.ckptman.sources import DropDirectory
-from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step, Verdict
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step, Verdict
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main

@@ -19,11 +19,11 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Finding, Level, Limits, Market, Offer, Pool
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.ranking import unsold
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.slurm.prompt import ProbingCli
+from slurm_elastic.slurm.submission_test import ProbingCli
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.controller import adoption, recycling
 from slurm_elastic.controller import apply as repair
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
@@ -230,8 +231,8 @@ def test_a_node_without_a_machine_that_slurm_took_out_of_service_is_told_and_pow
 ) -> None:
     why = "Low RealMemory (reported:2987 < 90.00% of configured:4096)"
     world.slurm.set_node("pub1", "IDLE", "DRAIN", "CLOUD", reason=why, reason_user="slurm")
-    repair.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
-    (reason,) = told(world, "pub1", repair.NODE_FAILED)
+    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    (reason,) = told(world, "pub1", recycling.NODE_FAILED)
     assert why in reason
     assert phase(world.slurm.node("pub1")) is Phase.POWERING_DOWN
 
@@ -320,7 +321,7 @@ def stranger(world: World, **changes: Any) -> Instance:
 
 def taken_in(world: World, one: Instance, doubt: str = "") -> Machine:
     adopt = [actions.Adopt(machine=one.id, reason=WHY)]
-    repair.adopt(world.site, adopt, [one], {one.id: doubt} if doubt else {})
+    adoption.adopt(world.site, adopt, [one], {one.id: doubt} if doubt else {})
     return row(world, one.id)
 
 
@@ -347,18 +348,18 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
     elsewhere = replace(one, cloud="onp", id="onp-x")
     for gone in (one, elsewhere):
         world.site.unadopted[gone.cloud, gone.id] = gone
-    repair.account_for_gone(world.site, "pub", [])
+    adoption.account_for_gone(world.site, "pub", [])
     (found,) = [m for m in world.ledger.machines(ended_since=0) if m.instance.id == one.id]
     assert found.ended == world.now
     assert found.worst_price == pytest.approx(0.10)
-    assert told(world, "pub2", "ended") == [repair.UNADOPTED]
+    assert told(world, "pub2", "ended") == [adoption.UNADOPTED]
     assert list(world.site.unadopted) == [("onp", "onp-x")], "its list says nothing of the other"
 
 
 def test_one_that_the_list_still_has_is_not_gone(world: World) -> None:
     one = stranger(world)
     world.site.unadopted["pub", one.id] = one
-    repair.account_for_gone(world.site, "pub", [one])
+    adoption.account_for_gone(world.site, "pub", [one])
     assert list(world.site.unadopted) == [("pub", one.id)]
     assert told(world, "pub2", "ended") == []
 
@@ -405,16 +406,16 @@ def test_only_the_machine_of_the_node_that_ails_gets_another(world: World) -> No
     up(world, "pub1", "pub2", "op1")
     world.slurm._requeue_jobs_of("pub1")
     world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
-    repair.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
     assert sorted(i.node for i in world.alive()) == ["op1", "pub2"]
-    assert len(told(world, "pub1", repair.NODE_FAILED)) == 1
+    assert len(told(world, "pub1", recycling.NODE_FAILED)) == 1
 
 
 @pytest.mark.parametrize(
     ("kind", "reason", "known"),
     [
-        (repair.NODE_FAILED, "{id}: it rebooted", True),
-        (repair.NODE_FAILED, "i-before: it rebooted", False),
+        (recycling.NODE_FAILED, "{id}: it rebooted", True),
+        (recycling.NODE_FAILED, "i-before: it rebooted", False),
         ("terminated", "{id}: it rebooted", False),
     ],
 )
@@ -423,4 +424,4 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
 ) -> None:
     (one,) = up(world, "pub1")
     world.site.record("r1", kind, ["pub1"], reason.format(id=one.id))
-    assert repair._is_told(world.site, row(world, one.id)) is known
+    assert recycling._is_told(world.site, row(world, one.id)) is known

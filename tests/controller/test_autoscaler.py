@@ -19,7 +19,8 @@ from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller import autoscaler, holds
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
+from slurm_elastic.controller.covered_jobs import CoveredJobs
+from slurm_elastic.controller.observe import observe, pool_groups
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import POLICY, Limits, Location, Market
 from slurm_elastic.model_ledger import Aside
@@ -27,11 +28,11 @@ from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.simulate.replay import differences, entry
 from slurm_elastic.slurm.fragment import slurm_weights
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
+from tests.simulate.replay import differences, entry
 
 
 @pytest.fixture

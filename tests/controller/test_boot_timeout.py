@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boots import _job_peers
+from slurm_elastic.controller.boot_timeouts import _job_peers
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmJob

@@ -12,13 +12,12 @@ from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.config import Timings
-from slurm_elastic.controller import boots
+from slurm_elastic.controller import boot_timeouts, boots
+from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
 from slurm_elastic.controller.boots import (
     GATE,
     KEY_FAILED,
     KEY_REFUSED,
-    BootTimeouts,
-    expect_requeued,
     record_boot_failures,
     unregistered_instances,
 )
@@ -123,20 +122,20 @@ def test_a_launch_was_asked_for_with_its_request(world: World, before: float, as
     created = world.now
     request = f"{int((created - before) * 1e9)}-000001-resume"
     machine = launched(world, request, created)
-    assert boots._asked(world.site, machine.instance) - created == pytest.approx(asked)
+    assert boot_timeouts._asked(world.site, machine.instance) - created == pytest.approx(asked)
 
 
 def test_without_a_request_a_launch_was_asked_for_when_it_was_made(world: World) -> None:
     machine = launched(world, "reconcile", world.now)
-    assert boots._asked(world.site, machine.instance) == world.now
+    assert boot_timeouts._asked(world.site, machine.instance) == world.now
     unknown = replace(machine.instance, generation="g1800000123000-y", launched=7.0)
-    assert boots._asked(world.site, unknown) == 1800000123.0
-    assert boots._asked(world.site, replace(unknown, generation="strange")) == 7.0
+    assert boot_timeouts._asked(world.site, unknown) == 1800000123.0
+    assert boot_timeouts._asked(world.site, replace(unknown, generation="strange")) == 7.0
 
 
 def test_what_is_overdue_is_told_with_the_times(world: World) -> None:
     late = TimedOut(cloud="pub", machines=(), doubtful=("pub1", "pub2"))
-    assert boots._why(world.site, late) == (
+    assert boot_timeouts._why(world.site, late) == (
         "pub[1-2] did not register within 90 s (ResumeTimeout is 100 s)"
     )
 
@@ -159,7 +158,7 @@ def test_a_node_that_slurm_asked_something_else_for_is_not_given_up(
     request = Request(
         id=request_, kind="suspend", nodes=("pub1", "pub9"), received=world.now + received
     )
-    assert boots._not_asked_again(world.site, late, [request]).nodes == left
+    assert boot_timeouts._not_asked_again(world.site, late, [request]).nodes == left
 
 
 def test_which_machines_have_not_come_up_by_the_word_of_slurm(world: World) -> None:

@@ -16,7 +16,7 @@ from patience import patience
 from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.deferred import DeferredUpdates
-from slurm_elastic.controller.holds import power_down_and_requeue, reject_nodes
+from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import CAPACITY, COOL_DOWN, Exclusion, NodeRequest
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode

@@ -12,7 +12,8 @@ from ckpt_cases import rescue_of
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.departures import Departures, concerned, is_hopeless
 from slurm_elastic.directive import Departure, LimitChange

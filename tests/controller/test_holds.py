@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config.policies import PoolPolicies
-from slurm_elastic.controller import holds
+from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
@@ -228,7 +228,7 @@ def test_only_what_powers_up_and_no_admin_has_drained_is_given_back(
     states: str, reason: str, may: bool
 ) -> None:
     node = SlurmNode(name="n", states=frozenset(states.split()), reason=reason)
-    assert holds.may_force(node) is may
+    assert giving_back.may_force(node) is may
 
 
 @pytest.mark.parametrize("requeue", [True, False])
@@ -239,7 +239,7 @@ def test_only_a_job_that_never_started_loses_its_word_for_a_while(
     world.slurm.set_node("pub1", "ALLOCATED", "POWERING_UP", "CLOUD")
     world.slurm.set_job(7, state, nodes=("pub1",), requeue=requeue)
     view = world.slurm.nodes(["pub1"])
-    given = holds.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    given = giving_back.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
     assert given == {"pub1"}
     assert bool(world.ledger.lifted_requeues()) is (state == "CONFIGURING" and not requeue)
     assert [d.reason for d in world.ledger.decisions("job:7")] == ["its nodes cannot be had: x"]
@@ -259,7 +259,7 @@ def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
         return found
 
     monkeypatch.setattr(world.slurm, "jobs", slowly)
-    given = holds.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    given = giving_back.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
     assert given == {"pub2"}
     assert "POWER_DOWN" not in str(world.slurm.node("pub1").states)
     assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
@@ -318,7 +318,7 @@ def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
     for name in ("pub3", "pub4"):
         world.slurm.set_node(name, "IDLE", "DRAIN", "CLOUD", "POWERED_DOWN", reason="x")
     view = world.slurm.nodes([*PUB, "pub4"])
-    found = holds.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
+    found = giving_back.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
     assert found == ([] if spare else ["pub2"])
     rows = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
     assert (set(rows), len(rows)) == (held, len(held))

@@ -15,7 +15,8 @@ import pytest
 
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.controller.munge_keys import MOST, HostKey, PushError, Target, printed_keys, push
+from slurm_elastic.controller.host_keys import HostKey, printed_keys
+from slurm_elastic.controller.ssh_file import MOST, PushError, Target, push
 from slurm_elastic.errors import CheckpointError
 
 BUFFERS = 16 << 20

@@ -16,6 +16,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.controller import key_rotation
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.host_keys import KnownHosts, host_key
 from slurm_elastic.controller.key_rotation import (
     SIZE,
     Result,
@@ -26,7 +27,6 @@ from slurm_elastic.controller.key_rotation import (
     put_back,
     put_copy,
 )
-from slurm_elastic.controller.munge_keys import KnownHosts, host_key
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, InstanceState, Location, Market

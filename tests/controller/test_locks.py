@@ -21,7 +21,7 @@ from slurm_elastic.controller import budget_enforcement, holds, provision, start
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.controller.suspend import nodes_with_capacity
+from slurm_elastic.controller.stale_machines import nodes_with_capacity
 from slurm_elastic.ledger import LedgerState
 from slurm_elastic.model import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
 from slurm_elastic.model_ledger import Aside

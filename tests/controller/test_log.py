@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Timings
 from slurm_elastic.controller import holds
-from slurm_elastic.controller.apply import account_for_gone, adopt, apply
+from slurm_elastic.controller.adoption import account_for_gone, adopt
+from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.boots import record_boot_failures, reopen_pools
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import end_far, launch
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.directive import Directive, Pause
 from slurm_elastic.errors import (
     AuthError,
@@ -38,7 +39,7 @@ from slurm_elastic.model import (
     Market,
 )
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.cluster import ClusterSnapshot
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
 from tests.controller.world import World
 
 LATE = SlurmError(("scontrol",), 1, "Access/permission denied")

@@ -23,23 +23,18 @@ from patience import patience
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
-from slurm_elastic.controller import munge_keys
+from slurm_elastic.controller import munge_keys, ssh_file
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.munge_keys import (
-    HostKey,
-    KnownHosts,
-    MungeKeys,
-    PushError,
-    Target,
-    host_key,
-    printed_keys,
-)
+from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
+from slurm_elastic.controller.munge_keys import MungeKeys
+from slurm_elastic.controller.ssh_file import PushError, Target
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Launch, Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model_ledger import INTENT
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.joining import KEY_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm import keyset
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -313,7 +308,7 @@ def test_a_try_goes_to_the_place_and_takes_the_time_that_the_site_says(
     assert pushes.targets == [
         Target(
             address="127.0.0.1", port=bed.sshd.port, user="admin", path=str(bed.target),
-            owner="munge:munge", mark=munge_keys.KEY_MARK, timeout=7.0,
+            owner="munge:munge", mark=KEY_MARK, timeout=7.0,
         )
     ]  # fmt: skip
     assert "munge key brought id=i-1 node=pub1 address=127.0.0.1" in caplog.text
@@ -338,7 +333,7 @@ def test_each_complaint_is_told_once_and_only_a_wrong_key_loudly(
     bed.machine()
     for clock in range(100, 150, 5):
         pushes.tick(float(clock))
-    pushes.wrong = munge_keys.WrongHostKeyError("127.0.0.1 shows the host key x")
+    pushes.wrong = ssh_file.WrongHostKeyError("127.0.0.1 shows the host key x")
     for clock in range(150, 200, 5):
         pushes.tick(float(clock))
     start = "munge key not brought yet id=i-1 node=pub1 reason="
@@ -489,7 +484,7 @@ def test_a_machine_with_a_wrong_key_is_tried_again(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
-    pushes.wrong = munge_keys.WrongHostKeyError("127.0.0.1 shows the host key x")
+    pushes.wrong = ssh_file.WrongHostKeyError("127.0.0.1 shows the host key x")
     bed.machine()
     assert [pushes.tick(clock) for clock in (100.0, 102.0, 107.0)] == [1, 1, 2]
 
@@ -512,12 +507,12 @@ def test_a_connection_goes_by_our_key_alone_and_is_bounded_in_bytes_and_time(
         raise paramiko.SSHException("that is enough")
 
     link = Shell()
-    monkeypatch.setattr(munge_keys, "Budget", budget)
-    monkeypatch.setattr(munge_keys.bounded, "connect", lambda *_: link)
+    monkeypatch.setattr(ssh_file, "Budget", budget)
+    monkeypatch.setattr(ssh_file.bounded, "connect", lambda *_: link)
     monkeypatch.setattr(paramiko.SSHClient, "connect", connected)
     theirs = host_key(f"ssh-rsa {paramiko.RSAKey.generate(1024).get_base64()}")
     with pytest.raises(PushError, match="SSHException: that is enough"):
-        munge_keys.push(target(port=port, user="admin"), None, [theirs], b"")  # type: ignore[arg-type]
+        ssh_file.push(target(port=port, user="admin"), None, [theirs], b"")  # type: ignore[arg-type]
     assert budgets == [(1024 * 1024, 7.0)]
     times = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), 7.0)
     assert told == [
@@ -574,7 +569,7 @@ def target(**fields: object) -> Target:
 )
 def test_who_is_not_root_becomes_root(user: str, command: str) -> None:
     shell = Shell()
-    munge_keys._run(shell, target(user=user), "a b", b"text")  # type: ignore[arg-type]
+    ssh_file._run(shell, target(user=user), "a b", b"text")  # type: ignore[arg-type]
     assert shell.commands == [(command, 7.0)]
     assert (shell.sent, shell.ended) == (b"text", True)
 
@@ -582,19 +577,19 @@ def test_who_is_not_root_becomes_root(user: str, command: str) -> None:
 def test_a_command_that_fails_is_told_by_the_end_of_its_words() -> None:
     shell = Shell(3, b"x" * 50 + b"y" * 300 + b"\n")
     with pytest.raises(PushError) as found:
-        munge_keys._run(shell, target(), "true", b"")  # type: ignore[arg-type]
+        ssh_file._run(shell, target(), "true", b"")  # type: ignore[arg-type]
     assert str(found.value) == f"10.0.0.1: exit 3: {'y' * 300}"
 
 
 def test_a_command_that_does_not_end_is_told_with_its_time() -> None:
     with pytest.raises(PushError, match=r"10\.0\.0\.1: no end in 7 s"):
-        munge_keys._run(Shell(hangs=True), target(), "true", b"")  # type: ignore[arg-type]
+        ssh_file._run(Shell(hangs=True), target(), "true", b"")  # type: ignore[arg-type]
 
 
 def test_a_machine_whose_keys_are_all_garbled_is_not_asked() -> None:
     garbled = (HostKey("ssh-ed25519", "A" * 68), HostKey("ssh-rsa", "B" * 81))
     with pytest.raises(PushError, match="its host key is not known yet"):
-        munge_keys.push(target(), None, garbled, b"")  # type: ignore[arg-type]
+        ssh_file.push(target(), None, garbled, b"")  # type: ignore[arg-type]
 
 
 def test_what_goes_wrong_in_an_unknown_way_is_told_and_tried_again(

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.apply import recycle
+from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import SOUND
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import COOL_DOWN

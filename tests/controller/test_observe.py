@@ -12,15 +12,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
-from slurm_elastic.controller.observe import (
-    CoveredJobs,
-    Observation,
-    PoolGroup,
-    _Pool,
-    counted_id,
-    observe,
-    pool_groups,
-)
+from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
+from slurm_elastic.controller.observe import Observation, PoolGroup, _Pool, observe, pool_groups
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CAPACITY, OPERATOR, POLICY, Exclusion, Limits
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.controller.deferred import PATIENCE, bar, keep_out, too_large
+from slurm_elastic.controller.oversized import PATIENCE, bar, keep_out, too_large
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import Event
-from slurm_elastic.controller import provision
+from slurm_elastic.controller import provision, shortfall
+from slurm_elastic.controller import resume as controller_resume
 from slurm_elastic.controller.telling import all_occasions
 from slurm_elastic.errors import DeniedError
 from slurm_elastic.ledger import Machine
@@ -331,13 +332,16 @@ def test_a_machine_is_of_the_past_where_its_node_was_up_long_before_it_is_asked_
     many.slurm.set_node("m2", "IDLE", "CLOUD", "POWERING_DOWN")
     row = machine(many, "i-1", **({"node": "m1"} | changes))
     view = many.slurm.nodes(["m1", "m2", "m3"])
-    waits = provision._waiting_nodes(["m1", "m2"], view)
-    found = provision._past(many.site, "pub", waits, [row], 100.0)
+    waits = controller_resume._waiting_nodes(["m1", "m2"], view)
+    found = controller_resume._past(many.site, "pub", waits, [row], 100.0)
     assert found == ([row] if old else [])
 
 
 def test_long_ago_is_before_a_node_could_power_down(many: World) -> None:
-    assert provision._long_ago(many.site, "pub") == many.now - many.config.timings.suspend_timeout
+    assert (
+        controller_resume._long_ago(many.site, "pub")
+        == many.now - many.config.timings.suspend_timeout
+    )
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -348,8 +352,8 @@ def test_of_a_request_only_what_slurm_waits_for_and_nothing_serves_is_left(
         many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     view = many.slurm.nodes(["m1", "m2", "m3"])
     asked = Request(id="r1", kind="resume", nodes=MANY[:4], jobs={}, received=many.now)
-    waits = provision._waiting_nodes(MANY[:4], view)
-    left = provision._still_wanted(many.site, asked, MANY[:4], waits, {"m2"}, again=again)
+    waits = controller_resume._waiting_nodes(MANY[:4], view)
+    left = controller_resume._still_wanted(many.site, asked, MANY[:4], waits, {"m2"}, again=again)
     assert left == ["m1"]
     told = {n: [d.reason for d in many.ledger.decisions(n)] for n in MANY[:4]}
     gone = [] if again else ["Slurm does not have the node powering up (any more)"]
@@ -449,14 +453,14 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
     for node in ("m2", "m4"):
         machine(many, f"i-{node}", node, registered=None)
     pool = many.site.pools["many"]
-    short = provision.Shortfall(
+    short = shortfall.Shortfall(
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
         nodes=("m1",),
         why="full",
         spare=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
-    found = provision._gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
+    found = shortfall._gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
     assert (found.failed, found.refused) == ((1,), ("m1",))
     assert found.kept == ("m2",)
 
@@ -476,6 +480,6 @@ def test_a_job_that_never_fits_is_not_hurried_back(
         many.slurm.set_node(node, "ALLOCATED", "CLOUD", "POWERING_UP")
         many.slurm.set_job(number, "CONFIGURING", nodes=(node,))
     jobs = {1: ["m1", "m2"]}
-    forced = provision._turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
+    forced = shortfall._turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
     assert forced == {"m1"}
     assert hurried == [False]

@@ -12,7 +12,8 @@ from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.reconcile import LeakedInstances, Round
+from slurm_elastic.controller.leaked_instances import LeakedInstances
+from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.policies.node_state import Phase, phase

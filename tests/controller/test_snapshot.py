@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
     given_up: list[Exception] = []
     monkeypatch.setattr(site.ledger, "observe", observe)
     monkeypatch.setattr(site.ledger, "give_up", given_up.append)
-    CloudReader(site.site, "pub").read()
+    CloudReader(site.site, "pub").read(partial(all_nodes, site.site))
     assert given_up == [error]
     assert taken == [("pub", (), site.now, site.site.pool_of)] * 2
 

@@ -32,7 +32,7 @@ from slurm_elastic.ledger import Condition, Ledger
 from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model_ledger import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
-from slurm_elastic.policies.next_launch import Gang
+from slurm_elastic.policies.gang import Gang
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.view import status_view
 from tests.controller.world import ONP, PUB, Killed, World

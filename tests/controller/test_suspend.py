@@ -9,8 +9,8 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
-from slurm_elastic.controller import suspend
-from slurm_elastic.controller.suspend import nodes_with_capacity
+from slurm_elastic.controller import ending, stale_machines, suspend
+from slurm_elastic.controller.stale_machines import nodes_with_capacity
 from slurm_elastic.errors import AuthError, InstanceNotFound, TransientError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance
@@ -160,7 +160,7 @@ def test_a_node_may_have_been_up_on_a_machine_of_another_cloud(
     own = {"node": "pub1", "cloud": "onp"} | changes
     one = row(world, node=own.pop("node"), cloud=own.pop("cloud"))
     one = replace(one, **({"registered": 1.0, "suspending": None} | own))
-    others = suspend.instances_of_other_clouds([one], "pub", ["pub1"])
+    others = stale_machines.instances_of_other_clouds([one], "pub", ["pub1"])
     assert others == ([one] if found else [])
 
 
@@ -169,8 +169,8 @@ def test_a_machine_of_another_cloud_boots_until_its_resume_timeout(
     world: World, age: float, boots: bool
 ) -> None:
     one = row(world, age=age)
-    assert suspend.boots_still(world.site, one) is boots
-    assert not suspend.boots_still(world.site, replace(one, registered=world.now))
+    assert stale_machines.boots_still(world.site, one) is boots
+    assert not stale_machines.boots_still(world.site, replace(one, registered=world.now))
 
 
 def serves(world: World, request: str = "", long_ago: float = inf) -> set[str]:
@@ -255,6 +255,6 @@ def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> Non
     world.site.record("r0", "launched", ["pub1"], "x")
     for error in (TransientError, TransientError, AuthError, AuthError):
         world.clouds["pub"].fail_next(error, 1, "terminate")
-        suspend.terminate(world.site, "pub", world.ledger.machines(), "idle", "r1")
+        ending.terminate(world.site, "pub", world.ledger.machines(), "idle", "r1")
     told = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "terminate-failed"]
     assert told == [f"pub: Fake{e}: as it was asked to" for e in ("TransientError", "AuthError")]

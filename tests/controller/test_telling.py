@@ -17,23 +17,26 @@ from ckpt_cases import rescue_of
 from msgspec.structs import replace
 from patience import eventually, patience
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
-from slurm_elastic.controller.telling import (
-    MOST,
-    WAITING,
+from slurm_elastic.controller.occasions import (
     Occasion,
-    Teller,
-    address_of,
-    all_occasions,
-    document,
     of_breakers,
     of_budget,
     of_health,
     of_moves,
     of_rate,
+)
+from slurm_elastic.controller.telling import (
+    MOST,
+    WAITING,
+    Teller,
+    address_of,
+    all_occasions,
+    document,
     ways,
 )
 from slurm_elastic.errors import ConfigError

@@ -15,19 +15,21 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller import usage_record
+from slurm_elastic.controller import usage_counters
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.usage_record import UsageRecord, counted, news, run_of
+from slurm_elastic.controller.usage_counters import counted
+from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.ledger.histograms import series
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.cluster import Rule, decide
+from slurm_elastic.policies.cluster import decide
+from slurm_elastic.policies.cluster_snapshot import Rule
 from tests.controller.looks import Looks
 from tests.controller.world import Inline, World
 
@@ -112,7 +114,7 @@ def test_each_call_to_a_cloud_is_timed_and_counted_once(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(usage_record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(usage_counters, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(world.clouds["pub"], "instances", slow)
     record = UsageRecord(site, Inline())
     with suppress(TransientError, ValueError):
@@ -271,9 +273,9 @@ def test_two_minutes_later_each_span_of_half_a_minute_to_a_week_is_counted(
     span: tuple[float, float] | None,
 ) -> None:
     spans: list[tuple[object, ...]] = []
-    monkeypatch.setattr(usage_record, "counted", lambda *args: spans.append(args))
+    monkeypatch.setattr(usage_counters, "counted", lambda *args: spans.append(args))
     ledger = Settled(since)
-    usage_record.settle(world.config, ledger, T)  # type: ignore[arg-type]
+    usage_counters.settle(world.config, ledger, T)  # type: ignore[arg-type]
     assert ledger.until == until
     assert [args[2:] for args in spans] == ([(*span, T)] if span else [])
 
@@ -344,7 +346,7 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
         snapshot = see(site, terms_of(site, "pub"), {"pub1": node})
         apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
     assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
-    assert site.ledger.open_drains() == ()
+    assert site.ledger.state().drains == ()
 
 
 @pytest.fixture

@@ -9,18 +9,14 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
-from slurm_elastic.controller import provision, reconcile
+from slurm_elastic.controller import leaked_instances, provision
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
+from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, cool_partial
-from slurm_elastic.controller.provision import (
-    Refusals,
-    note_once,
-    record_ranking,
-    request_for,
-)
-from slurm_elastic.controller.reconcile import keep_doubt, lasting_doubt
+from slurm_elastic.controller.launch_records import Refusals, note_once, record_ranking
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.suspend import oldest_boot, terminate
+from slurm_elastic.controller.stale_machines import oldest_boot
 from slurm_elastic.errors import TransientError
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import (
@@ -36,7 +32,8 @@ from slurm_elastic.model import (
 )
 from slurm_elastic.model_ledger import generation_order, generation_time
 from slurm_elastic.policies.exclusions import TAKEN_OUT
-from slurm_elastic.policies.reconcile_rules import InventoryReport
+from slurm_elastic.policies.gang import request_for
+from slurm_elastic.policies.inventory import InventoryReport
 from tests.controller.world import T0, World
 
 
@@ -266,10 +263,10 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
 @pytest.mark.parametrize(("count", "more"), [(5, ""), (7, "; and 2 more")])
 def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, more: str) -> None:
     found = {("pub", f"i-{n}"): "why" for n in range(count)}
-    health = reconcile._health_of(found, T0)
+    health = leaked_instances._health_of(found, T0)
     told = "; ".join(f"i-{n}: why" for n in range(5))
     assert health.error == f"{count} serve nobody: {told}{more}"
-    assert reconcile._health_of({}, T0).error is None
+    assert leaked_instances._health_of({}, T0).error is None
 
 
 # what a round reads

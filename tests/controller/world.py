@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
@@ -69,6 +71,21 @@ def make_config(state_dir: Path, **changes: Any) -> Config:
         "timings": Timings(suspend_time=300, suspend_timeout=30, resume_timeout=600),
     }
     return Config(**(fields | changes))
+
+
+def many_clouds(clouds: int) -> dict[str, Any]:
+    """Configuration: the public cloud and its pool that often, each with nodes of its own."""
+    plain: Config = make_config(Path("/nowhere"))
+    cloud, pool = plain.clouds[1], plain.pools[1]
+    return {
+        "clouds": tuple(msgspec.structs.replace(cloud, name=f"c{i}") for i in range(clouds)),
+        "pools": tuple(
+            msgspec.structs.replace(
+                pool, name=f"p{i}", cloud=f"c{i}", nodes=compress([f"n{i}x1", f"n{i}x2"])
+            )
+            for i in range(clouds)
+        ),
+    }
 
 
 class World:

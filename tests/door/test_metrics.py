@@ -28,7 +28,7 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.usage_record import LAG, CallTimes, settle
+from slurm_elastic.controller.usage_counters import LAG, CallTimes, settle
 from slurm_elastic.credentials import health_of
 from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
 from slurm_elastic.errors import CapacityError

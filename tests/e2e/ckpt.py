@@ -7,7 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from tests.e2e.world import PATIENCE, ledger, machines

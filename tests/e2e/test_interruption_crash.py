@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import CKPTMAN
@@ -39,7 +39,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 @pytest.mark.parametrize(
     "point",
-    ["rescue.planned", "rescue.after-save", "rescue.saved", "rescue.after-requeue"],
+    ["migration.planned", "migration.after-save", "migration.saved", "migration.after-requeue"],
 )
 def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -> None:
     assert point in POINTS
@@ -76,7 +76,7 @@ def test_a_save_that_is_spoilt_before_it_was_looked_at_is_made_anew(
     site.ckptman_stop()
     site.ckptman_start(
         {
-            "SLURM_ELASTIC_FAULT": "rescue.after-save",
+            "SLURM_ELASTIC_FAULT": "migration.after-save",
             "SLURM_ELASTIC_FAULT_ONCE": once,
             "SLURM_ELASTIC_FAULT_SIGNAL": "STOP",
         }

@@ -15,7 +15,6 @@ import pytest
 from slurm_elastic.policies.node_state import is_busy
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.simulate.replay import differences, entry
 from tests.e2e.policy_site import (
     FULL,
     HELD,
@@ -32,6 +31,7 @@ from tests.e2e.policy_site import (
     up,
 )
 from tests.e2e.world import Until, ledger, live_ec2, machines, running_nodes
+from tests.simulate.replay import differences, entry
 
 pytestmark = pytest.mark.e2e
 LEASE = 60

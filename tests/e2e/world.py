@@ -16,8 +16,8 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import MUNGED, SLURMCTLD, Daemons
 from slurm_elastic.sandbox.ec2_cloud import MachineView

@@ -21,7 +21,8 @@ from patience import patience
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.marks import AT_ONCE, to_json
+from slurm_elastic.ledger.mark_rows import to_json
+from slurm_elastic.ledger.marks import AT_ONCE
 from slurm_elastic.model import (
     BREAKER,
     CAPACITY,

@@ -168,12 +168,12 @@ def test_runs_of_a_span_are_those_of_which_some_part_is_in_it(ledger: Ledger) ->
 def test_spans_without_jobs_are_told_by_node(ledger: Ledger) -> None:
     over, open_ = Drained(node="b", begin=T0, end=T0 + 10), Drained(node="a", begin=T0 + 5)
     ledger.write_runs((), [over, open_])
-    assert ledger.open_drains() == (open_,)
+    assert ledger.state().drains == (open_,)
     assert ledger.drains(T0, T0 + 99) == (open_, over)
     assert ledger.drains(T0 + 10, T0 + 99) == (open_,)
     assert ledger.drains(T0, T0 + 5) == (over,)
     ledger.write_runs((), [replace(open_, end=T0 + 6)])
-    assert ledger.open_drains() == ()
+    assert ledger.state().drains == ()
 
 
 # what people were told, and counters

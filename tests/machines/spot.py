@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, RecordedNotice
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.hypervisor import settings

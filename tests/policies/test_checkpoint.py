@@ -25,7 +25,6 @@ from slurm_elastic.policies.checkpoint import (
     Threshold,
     ThresholdStatic,
     daly_interval,
-    daly_wall_time,
     joint_mtti,
     mean_price,
     observed_mtti,
@@ -37,6 +36,13 @@ from slurm_elastic.policies.checkpoint import (
     young_interval,
 )
 from slurm_elastic.policies.policy_text import text_of
+
+
+def daly_wall_time(work: float, interval: float, dump: float, restart: float, mtti: float) -> float:
+    """Expected seconds to do ``work`` seconds with a checkpoint after each ``interval`` (Daly)."""
+    segment = math.exp((interval + dump) / mtti) - 1
+    return mtti * math.exp(restart / mtti) * segment * work / interval
+
 
 LAUNCH = 1_000_000.0
 BID = 0.067

@@ -18,7 +18,14 @@ from slurm_elastic.model import (
     Limits,
     Market,
 )
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, SUSPENDED, Drained, Launch, Machine
+from slurm_elastic.model_ledger import (
+    OUT_OF_SERVICE,
+    SUSPENDED,
+    Drained,
+    Launch,
+    Machine,
+    decided_at,
+)
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
@@ -29,18 +36,13 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
-from slurm_elastic.policies.cluster import (
-    ClusterSnapshot,
-    Rule,
-    Terms,
-    cloud_view,
-    decide,
-    decided_at,
-    due_holds,
-)
+from slurm_elastic.policies.cloud_view import Thresholds
+from slurm_elastic.policies.cluster import cloud_view, decide
+from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule, Terms
 from slurm_elastic.policies.exclusions import NEVER_REGISTERED, TAKEN_OUT
+from slurm_elastic.policies.hold_rules import due_holds
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.ranking import Scope
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK, Thresholds
 
 NOW = T0 + 10_000
 AWS, OTHER = pool(), pool("own", "gcp", 2, "own")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.forecast import LEAST, MOST, Factor, smoothed
+from slurm_elastic.policies.forecast import LEAST, MOST, Factor
+from tests.policies.smoothing import smoothed
 
 
 def after(*errors: float) -> Factor:

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model import Location, Market, NodeRequest, Offer, Pool
-from slurm_elastic.policies.next_launch import WORTH_A_CALL, NextLaunch, gangs, next_launch, part_of
+from slurm_elastic.policies.gang import gangs, part_of
+from slurm_elastic.policies.next_launch import WORTH_A_CALL, NextLaunch, next_launch
 from slurm_elastic.policies.ranking import Scope
 
 NODES = tuple(f"n{i}" for i in range(1, 7))

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.forecast import smoothed
 from slurm_elastic.policies.portfolio import (
     WEEK,
     Bought,
@@ -25,9 +24,10 @@ from slurm_elastic.policies.portfolio import (
     online,
     shrunk,
     top_up,
-    usage_of,
     week_cost,
 )
+from tests.policies.smoothing import smoothed
+from tests.policies.weekly_usage import usage_of
 
 THREE_YEARS = 3 * 365 * 24
 LIGHT = ReservedClass(name="light", term=THREE_YEARS, upfront=2710, price=0.904)

@@ -18,9 +18,9 @@ from slurm_elastic.policies.portfolio import (
     heaviest_first,
     offline,
     online,
-    usage_of,
 )
 from slurm_elastic.policies.reserve import HOUR, by_rank, trailing, usage_of_steps
+from tests.policies.weekly_usage import usage_of
 
 SHORT = heaviest_first(
     (

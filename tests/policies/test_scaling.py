@@ -19,6 +19,7 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
+from slurm_elastic.policies.dealing import split_demand
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
@@ -35,7 +36,6 @@ from slurm_elastic.policies.scaling import (
     excess,
     head_deficit,
     head_start,
-    split_demand,
     stops,
     weights,
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.ledger.machines import machine_row
+from slurm_elastic.ledger.machine_rows import machine_row
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.policies.sound import DEAREST, is_price, price_in, sound

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.reconcile_rules import Bound, Standing, Verdict, overdue
+from slurm_elastic.policies.unneeded import Bound, Standing, Verdict, overdue
 
 OFF = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))}
 UP = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD"}))}

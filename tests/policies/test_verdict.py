@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.node_reasons import HOLD_MARK
 from slurm_elastic.policies.verdict import (
     Asker,
     PoolCase,

@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from emulated import running_ec2
 from patience import eventually, patience
 
-from slurm_elastic.ckptman.sources import SqsQueue
+from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_events import QUEUE

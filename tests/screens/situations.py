@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from tests.controller.world import T0

@@ -17,6 +17,7 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
+from slurm_elastic.policies.dealing import split_demand
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
@@ -26,9 +27,8 @@ from slurm_elastic.policies.scaling import (
     PoolSnapshot,
     ScaleUp,
     decide,
-    split_demand,
 )
-from slurm_elastic.simulate.replay import differences, entry
+from tests.simulate.replay import differences, entry
 
 T = 1_800_000_000
 GROWTH: tuple[AnyGrowth, ...] = (

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, ill, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.out_of_service import ill
 from slurm_elastic.slurm import answers
 
 

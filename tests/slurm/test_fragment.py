@@ -16,7 +16,8 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import check, fragment, plan, siteconf
+from slurm_elastic.slurm import fragment, plan, siteconf
+from slurm_elastic.slurm import topology as slurm_topology
 from tests.slurm import site_cases
 
 GOLDEN = site_cases.ROOT / "golden"
@@ -311,8 +312,8 @@ def test_lines_that_topology_lacks(
 ) -> None:
     path = tmp_path / "topology.conf"
     path.write_text(tree)
-    switches = check.switches(siteconf.read_lines(path))
-    lines = check.missing(config, plan.pools_of(config), switches)
+    switches = slurm_topology.switches(siteconf.read_lines(path))
+    lines = slurm_topology.missing(config, plan.pools_of(config), switches)
     assert lines == [one.replace("{}", str(path)) for one in expected]
 
 

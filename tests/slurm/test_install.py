@@ -18,8 +18,9 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import CAPACITY, Exclusion
-from slurm_elastic.slurm import conf_diff, plan
-from slurm_elastic.slurm.install import Outcome, install, read_manifest, uninstall
+from slurm_elastic.slurm import conf_diff, our_lines, plan
+from slurm_elastic.slurm.install import Outcome, install, read_manifest
+from slurm_elastic.slurm.uninstall import uninstall
 from tests import ledger_cases
 from tests.slurm import site_cases
 
@@ -296,7 +297,7 @@ def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
 def test_uninstall_names_what_it_leaves(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, nowhere = host.root / "default", host.root / "nowhere"
     ours.write_text("AWS_PROFILE=x\n")
-    monkeypatch.setattr("slurm_elastic.slurm.install.LEFT", (str(ours), str(nowhere)))
+    monkeypatch.setattr("slurm_elastic.slurm.uninstall.LEFT", (str(ours), str(nowhere)))
     host.install()
     (said,) = [line for line in host.uninstall().lines if line.startswith("left as they are")]
     for path in (host.config_path.parent, host.config.state, ours):
@@ -600,10 +601,10 @@ PIECES = [b"Key=value", b"\n", b"\r\n", b"\\", b"# comment", b" ", b"\r", b"incl
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
 def test_our_lines_come_and_go_without_a_trace(text: bytes) -> None:
-    added = plan.with_include(text)
-    assert plan.has_include(added)
-    assert plan.with_include(added) == added
-    assert plan.without_include(added) == text
+    added = our_lines.with_include(text)
+    assert our_lines.has_include(added)
+    assert our_lines.with_include(added) == added
+    assert our_lines.without_include(added) == text
 
 
 @given(
@@ -611,14 +612,14 @@ def test_our_lines_come_and_go_without_a_trace(text: bytes) -> None:
     st.lists(st.sampled_from([b"New=1", b"\n", b"# more"]), min_size=1, max_size=4).map(b"".join),
 )
 def test_what_is_written_below_our_lines_stays(text: bytes, more: bytes) -> None:
-    left = plan.without_include(plan.with_include(text) + more)
+    left = our_lines.without_include(our_lines.with_include(text) + more)
     assert left.startswith(text)
     assert left.endswith(more)
     assert b"elastic" not in left
 
 
 def test_a_continued_last_line_does_not_swallow_ours() -> None:
-    added = plan.with_include(b"SchedulerParameters=a,\\")
+    added = our_lines.with_include(b"SchedulerParameters=a,\\")
     assert b"\\\n\n# slurm-elastic" in added
 
 

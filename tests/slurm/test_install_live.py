@@ -14,7 +14,8 @@ from needs import unless
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import controller, plan
 from slurm_elastic.slurm.check import VOLATILE
-from slurm_elastic.slurm.install import Outcome, install, uninstall
+from slurm_elastic.slurm.install import Outcome, install
+from slurm_elastic.slurm.uninstall import uninstall
 from tests.slurm import site_cases
 from tests.slurm.live_site import LiveSite, wait_for
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.answers import Records
-from slurm_elastic.slurm.cli import SharedReading
+from slurm_elastic.slurm import answers, records
+from slurm_elastic.slurm.records import Records
+from slurm_elastic.slurm.shared_reading import SharedReading
 
 UNUSED = {f"field_{n}": {"set": True, "infinite": False, "number": n} for n in range(40)}
 
@@ -53,7 +53,7 @@ def test_a_list_is_the_same_in_whatever_layout_and_parts_it_comes(
     batch: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "BATCH", batch)
+    monkeypatch.setattr(records, "BATCH", batch)
     found, errors = read(json.dumps(answer, indent=indent).encode(), part)
     assert [one.id for one in found] == list(range(1, 60))
     assert (found[0].name, found[1].comment) == (JOBS[0]["name"], "ckpt=criu")
@@ -70,14 +70,14 @@ def test_a_list_may_be_empty(text: str) -> None:
 def test_errors_are_told_wherever_they_stand(
     where: dict[str, object], batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "BATCH", batch)
+    monkeypatch.setattr(records, "BATCH", batch)
     text = json.dumps({**where, "errors": [{"error": "no"}]}, indent=2).encode()
     assert read(text)[1] == [{"error": "no"}]
 
 
 @pytest.mark.parametrize("odd", [b"NaN", b'"\\ud800"', b'"\xff"'])
 def test_what_is_not_quite_json_costs_no_list(odd: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "BATCH", 3000)
+    monkeypatch.setattr(records, "BATCH", 3000)
     text = json.dumps(LAST, indent=2).encode().replace(b'"ckpt=criu"', odd)
     text = text.replace(b'"comment"', b'"admin_comment"')
     assert [one.id for one in read(text)[0]] == list(range(1, 60))
@@ -85,7 +85,7 @@ def test_what_is_not_quite_json_costs_no_list(odd: bytes, monkeypatch: pytest.Mo
 
 def test_a_text_that_breaks_off_is_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever record it does, also behind its end: jobs that are not there would count as gone."""
-    monkeypatch.setattr(answers, "BATCH", 3000)
+    monkeypatch.setattr(records, "BATCH", 3000)
     text = json.dumps(LAST, indent=2).encode()
     for length in range(len(text) - 1, 0, -97):
         with pytest.raises(ValueError, match=r"\S"):

@@ -55,10 +55,9 @@ from slurm_elastic.testing.contract import (
     LaunchContract,
     ProtectedContract,
     ScarceContract,
-    StopContract,
-    StopFaultContract,
     spec_for,
 )
+from slurm_elastic.testing.stop_contract import StopContract, StopFaultContract
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -22,11 +22,10 @@ from slurm_elastic.testing.contract import (
     LaunchContract,
     ProtectedContract,
     ScarceContract,
-    StopContract,
-    StopFaultContract,
     first_offer,
     spec_for,
 )
+from slurm_elastic.testing.stop_contract import StopContract, StopFaultContract
 
 POOL = Pool(
     name="p",

@@ -16,9 +16,8 @@ from slurm_elastic.testing.contract import (
     FaultContract,
     LaunchContract,
     ScarceContract,
-    StopContract,
-    StopFaultContract,
 )
+from slurm_elastic.testing.stop_contract import StopContract, StopFaultContract
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_elastic.ckptstate import Verdict
+from slurm_elastic.ckptstate.facts import Verdict
 from slurm_elastic.ckptstate.orders import (
     DROPS,
     AnyOrder,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, RecordedNotice
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.facts import Migration, RecordedNotice
 from slurm_elastic.model import Image
 
 from .criu_world import PROGRAM, CriuWorld, gone

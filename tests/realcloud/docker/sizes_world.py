@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.ckptstate.orders import (
     DROPS,
     AnyOrder,

@@ -167,7 +167,7 @@ def test_scancel_of_a_saved_job_that_waits_leaves_nothing(world: ServedWorld) ->
 def test_scancel_while_the_service_moves_a_job_leaves_nothing(world: ServedWorld) -> None:
     """Between the save and the requeue, when the job is held: the service dies at that moment."""
     job = started(world)
-    world.serve(fault="rescue.before-requeue")
+    world.serve(fault="migration.before-requeue")
     try:
         world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
         world.wait_for(lambda: not world.serves(), "the service dies with the job held")

@@ -79,7 +79,7 @@ def test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on(world: ServedWor
 
 
 def test_a_service_that_is_killed_on_the_way_leaves_none_at_work(world: ServedWorld) -> None:
-    for point in ("suspended.resumed", "rescue.requeued"):
+    for point in ("suspended.resumed", "migration.requeued"):
         world.serve(policy="on_notice", fault=point)
         job, _ = suspended(world)
         node = world.job(job)["NodeList"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.first_light import (
+from slurm_elastic.policies.trial import (
     CAUSES,
     USUAL,
     Rest,

@@ -16,8 +16,8 @@ from msgspec import Struct
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_reasons import OUR_MARK
 from slurm_elastic.policies.node_state import Phase, is_down, phase
-from slurm_elastic.policies.reconcile_rules import OUR_MARK
 
 
 class Step(StrEnum):

@@ -1,44 +1,28 @@
-"""``slurm-elastic try``: one machine of a cloud, from the order to its end, each step told.
-
-The machine comes the way that all machines come: slurmctld is told to power a node up, calls
-ResumeProgram, and slurm-elasticd buys it within the site's caps. So whatever becomes of this
-command, the daemon ends the machine when it is idle.
-"""
+"""One small machine, step by step, from the launch to its end, with the evidence where it stops."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import pwd
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from slurm_elastic.audit_trail import pool_subject
-from slurm_elastic.cli import offers
-from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.directing import is_alive, pools_in, require_trusted
-from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
-from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.changed import scope_named
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config import Config
 from slurm_elastic.door.orders import own_name
-from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.hostlist import expand
+from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
-from slurm_elastic.model_ledger import Machine
+from slurm_elastic.model_ledger import Machine, decided_at
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.cluster import decided_at
-from slurm_elastic.policies.first_light import (
+from slurm_elastic.policies.node_state import Phase, is_down, is_drained, phase
+from slurm_elastic.policies.trial import (
     MEANING,
     SLURMCTLD,
     Diagnosis,
@@ -49,7 +33,6 @@ from slurm_elastic.policies.first_light import (
     is_over,
     reached,
 )
-from slurm_elastic.policies.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.slurm import node_updates
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.spool import Spool
@@ -65,8 +48,6 @@ starts it all the same, as slurmctld tells slurmd the name (measured on 22.05).
 """
 JOB_TIME = 180.0
 END_TIME = 300.0
-LOOKED_FOR = 600.0
-"""Seconds of paid time that the estimate counts."""
 CORRELATION = "try"
 REFUSED = frozenset({"refused", "boot-failed", "node-failed", "dropped", "key-refused", "rests"})
 
@@ -77,86 +58,6 @@ class StoppedError(SlurmElasticError):
     def __init__(self, found: Diagnosis) -> None:
         super().__init__(found.words)
         self.found = found
-
-
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
-    parser = subparsers.add_parser(
-        "try",
-        description="Start one machine of a cloud or a pool as a job would, follow it through "
-        "every step to a job on it, end it, and say how long each step took or what broke and "
-        "what to do. Says first what it costs. Ctrl-C ends the machine. For root and SlurmUser.",
-        epilog=examples("slurm-elastic try aws", "slurm-elastic try burst --yes"),
-    )
-    parser.add_argument("subject", metavar="POOL|CLOUD", help="the pool or cloud to try")
-    parser.add_argument("--yes", action="store_true", help="do not ask before anything is paid")
-    parser.add_argument(
-        "--user", metavar="NAME",
-        help="run the job as this user (default: who runs this command, also behind sudo)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=count, metavar="SECONDS",
-        help="give up after this time without registration (default: the cloud's resume_timeout)",
-    )  # fmt: skip
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """0 when every step was made; 1 where one was not, 2 for wrong use, 130 after Ctrl-C."""
-    config = load(Path(args.config))
-    require_trusted(config)
-    scope = scope_named(config, args.subject)
-    user = _user(args.user)
-    facts = read_facts(config, time.time())
-    if not is_alive(config, facts):
-        raise SlurmElasticError("slurm-elasticd does not run: nothing would be started")
-    slurm = PromptCli(config.slurm)
-    with as_the_services(args.config, config):
-        try:
-            pool = _offered(config, slurm, pools_in(config, scope))
-        except StoppedError as stopped:
-            _tell(stopped.found)
-            return 1
-        if not args.yes and not _agreed():
-            print("nothing was started")
-            return 2
-        return Trial(config, slurm, pool, user, args.timeout).run()
-
-
-def _user(name: str | None) -> pwd.struct_passwd:
-    wanted = name or (os.environ.get("SUDO_USER") if os.geteuid() == 0 else None)
-    try:
-        return pwd.getpwnam(wanted) if wanted else pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise ConfigError(f"--user: this host has no user {wanted!r}") from None
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        print("say --yes where nobody can be asked", file=sys.stderr)
-        return False
-    return input("Start it? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
-    """The first pool with an offer, having said what it is and costs. StoppedError where there is
-    none.
-    """
-    reasons: list[str] = []
-    for name in names:
-        (found,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools
-        if found.error:
-            reasons.append(found.error)
-        elif found.ranked:
-            best = found.ranked[0]
-            price, worst = best.price or 0.0, best.worst or best.price or 0.0
-            most = worst * LOOKED_FOR / 3600
-            print(f"One machine of pool {name}: {best.offer}")
-            print(f"${price:.4f}/h now, ${worst:.4f}/h at worst: about ${most:.4f} for 10 minutes.")
-            return next(p for p in domain_pools(config, expand) if p.name == name)
-        else:
-            reasons += [row.reason for row in found.rejected] or ["the cloud has no offers"]
-    raise StoppedError(diagnosis(Step.LAUNCHED, reasons))
 
 
 class Trial:
@@ -184,7 +85,7 @@ class Trial:
             self._run_job()
             code = 0
         except StoppedError as stopped:
-            _tell(stopped.found)
+            tell(stopped.found)
             self._show_console()
         except KeyboardInterrupt:
             print("\ninterrupted: ending its machine", flush=True)
@@ -268,7 +169,7 @@ class Trial:
             except SlurmError as error:  # asked and ordered again: a busy slurmctld is no end
                 why = f"{SLURMCTLD}{error}"
             time.sleep(PERIOD)
-        _tell(diagnosis(Step.ENDED, [why]))
+        tell(diagnosis(Step.ENDED, [why]))
         return False
 
     def _rest(self) -> Rest:
@@ -452,7 +353,7 @@ def _ended_words(machines: Sequence[Machine], now: float) -> str:
     return f"{MEANING[Step.ENDED]}; ${dollars:.4f} in all"
 
 
-def _tell(found: Diagnosis) -> None:
+def tell(found: Diagnosis) -> None:
     """The step at which it stopped, the cause and what to do."""
     name = f"{found.name}: " if found.name else ""
     print(visible(f"STOPPED before {found.step!s} ({MEANING[found.step]})"))

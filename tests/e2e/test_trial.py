@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from patience import undisturbed
 
-from slurm_elastic.policies.first_light import Step
+from slurm_elastic.policies.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.slurm.prompt import PATIENCE as PATIENCE_OF_COMMANDS

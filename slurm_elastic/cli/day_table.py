@@ -1,0 +1,47 @@
+"""The table of a day: when how much was spent."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import RenderableType
+
+from slurm_elastic.cli.ckpt_tables import titled_table
+from slurm_elastic.cli.shortened import with_rest
+from slurm_elastic.cli.status_tables import dollars
+from slurm_elastic.view.attention import (
+    private_note,
+)
+from slurm_elastic.view.day import DayView, hours
+
+
+def day_table(day: DayView) -> RenderableType:
+    """The last 24 hours, each from its full hour on, and what there is now."""
+    table = titled_table("The last 24 hours", "From")
+    for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
+        table.add_column(name.capitalize(), justify="right")
+    *past, last = hours(day)
+    for one in (*past, last):
+        at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"
+        machines = [str(count) for count in one.machines]
+        waiting = "-" if one.waiting is None else str(one.waiting)
+        counts = [str(one.booting), str(one.running), waiting]
+        table.add_row(at, *machines, dollars(one.dollars), *counts)
+    private = private_note(day.private) if day.private else ""
+    notes = ("Counts: the most at once in each hour; $/h: its mean.", _most(day), private)
+    return with_rest(table, "\n".join(note for note in notes if note))
+
+
+def _most(day: DayView) -> str:
+    """How many there were at most, and when; empty: nothing was."""
+    told = {
+        "machines": "{:.0f} machines",
+        "dollars": "{:.4f} $/h",
+        "running": "{:.0f} running",
+    }
+    found = [
+        f"{told[name].format(peak.value)} ({time.strftime('%d %H:%M', time.localtime(peak.at))})"
+        for name, peak in day.most.items()
+        if peak.at is not None
+    ]
+    return f"At most at once: {', '.join(found)}" if found else ""

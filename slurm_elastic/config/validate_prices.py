@@ -1,0 +1,110 @@
+"""Whether prices and limits of types, pools, clouds and the cluster let anything start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.decode import describe
+from slurm_elastic.config.document import KeyPath
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.model import Limits, Location, Market
+
+
+def _type_prices(draft: Draft) -> None:
+    """A machine of a public cloud that costs nothing would pass under any spending cap."""
+    for i, cloud in draft.clouds.items():
+        if cloud.location is not Location.PUBLIC:
+            continue
+        for name, kind in cloud.shapes.items():
+            if kind.price <= 0:
+                at = ("clouds", i, "types", name, "price")
+                expected = "a price above 0: the spending cap of a public cloud counts with it"
+                draft.problems.add(at, describe(kind.price), expected)
+
+
+def _pool_price(draft: Draft) -> None:
+    for i, pool, cloud in draft.pools_with_clouds:
+        cheapest = _cheapest(pool, cloud)
+        if pool.max_price is None or cheapest is None or Market.SPOT in pool.markets:
+            continue
+        if pool.max_price < cheapest[0]:
+            expected = f"at least {cheapest[0]:g}, the price of {cheapest[1]}"
+            expected += ": without spot nothing is cheaper"
+            draft.problems.add(("pools", i, "max_price"), describe(pool.max_price), expected)
+
+
+def _limits(draft: Draft) -> None:
+    pools = [(pool, cloud) for _, pool, cloud in draft.pools_with_clouds]
+    everywhere = draft.section("limits", Limits, Limits())
+    scopes: list[tuple[KeyPath, Limits, list[tuple[PoolSettings, CloudSettings]]]] = []
+    if everywhere is not None:
+        scopes.append((("limits",), everywhere, pools))
+    for i, cloud in draft.clouds.items():
+        own = [(p, c) for p, c in pools if c is cloud]
+        scopes.append((("clouds", i, "limits"), cloud.limits, own))
+    for at, limits, bound in scopes:
+        _zero_limits(draft, at, limits)
+        if draft.all_whole and bound:
+            _market_limits(draft, at, limits, bound)
+            _spending_limit(draft, at, limits, bound)
+
+
+def _zero_limits(draft: Draft, at: KeyPath, limits: Limits) -> None:
+    if limits.dollars_per_hour == 0:
+        expected = "more than 0: without the key, public clouds stay shut"
+        draft.problems.add((*at, "dollars_per_hour"), "0", expected)
+
+
+def _market_limits(
+    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
+) -> None:
+    bounds: Mapping[Market, tuple[str, int | None]] = {
+        Market.SPOT: ("spot", limits.spot),
+        Market.ON_DEMAND: ("on_demand", limits.on_demand),
+    }
+    shut = {market for market, (_, limit) in bounds.items() if limit == 0}
+    for market, (key, limit) in bounds.items():
+        used = [pool for pool, cloud in pools if market in markets_used(pool, cloud)]
+        if limit and not used:
+            expected = f"no such limit: none of these pools uses the {market} market"
+            draft.problems.add((*at, key), describe(limit), expected)
+    for pool, cloud in pools:
+        used_markets = markets_used(pool, cloud)
+        if used_markets <= shut:
+            key = bounds[min(used_markets)][0]
+            words = " and ".join(sorted(used_markets))
+            expected = f"at least 1: pool {pool.name} uses nothing but {words}"
+            draft.problems.add((*at, key), "0", expected)
+
+
+def _spending_limit(
+    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
+) -> None:
+    for pool, cloud in pools:
+        cheapest = _cheapest(pool, cloud)
+        if limits.dollars_per_hour and cheapest and limits.dollars_per_hour < cheapest[0]:
+            expected = f"at least {cheapest[0]:g}, one {cheapest[1]} of pool {pool.name}"
+            found = describe(limits.dollars_per_hour)
+            draft.problems.add((*at, "dollars_per_hour"), found, expected)
+
+
+def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | None:
+    """The pool's cheapest machine at its full price ($/h) and its name; None if not known."""
+    if cloud.flat_price is not None:
+        return cloud.flat_price, "machine"
+    names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
+    prices = [(types[name].price, name) for name in names if name in types]
+    return min(prices, default=None)
+
+
+def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
+    """On-premises machines count as reserved, whatever the pool says."""
+    if cloud.location is Location.ON_PREMISES:
+        return frozenset({Market.RESERVED})
+    return frozenset(pool.markets)
+
+
+LIMIT_FITS: tuple[Callable[[Draft], None], ...] = (_type_prices, _pool_price, _limits)
+"""Every check of this module."""

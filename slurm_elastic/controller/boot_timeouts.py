@@ -1,0 +1,242 @@
+"""Nodes that do not register are given up a little before slurmctld would do it.
+
+At ResumeTimeout slurmctld fails the jobs of the node: those that must not be requeued end as
+NODE_FAIL, the others wait for 121 s. Given back before (``giving_back``), all of them go on
+elsewhere. That has its own thread, as it must not wait for a slow cloud; the machines are ended
+by their worker. One that registers late finds its node powered down, and its end decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from slurm_elastic.controller.boots import record_boot_failures
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
+from slurm_elastic.controller.holds import hold
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Launch, LedgerState, Machine
+from slurm_elastic.model import Instance
+from slurm_elastic.model_ledger import generation_order, generation_time
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.boots import (
+    TimedOut,
+    booting,
+    given_up_after,
+    longest_wait,
+    timed_out,
+    under_way,
+)
+from slurm_elastic.spool import Request, Spool, received_at
+
+PERIOD = 1.0
+"""Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
+SURELY_OVER = 60.0
+"""Seconds after ResumeTimeout by which slurmctld has given up a node for certain."""
+Asked = Callable[[], float]
+"""When Slurm asked for a launch (Unix time)."""
+CORRELATION = "boots"
+NOT_REGISTERED = "it did not register in time"
+NOT_WHOLE = "its job could not be had whole"
+
+
+class BootTimeouts:
+    """``looks`` is the daemon's task; ``clouds`` are the clouds' workers, and ``had_round`` says of
+    a cloud whether its first round of repair is over.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        worker: Executor,
+        clouds: Mapping[str, Executor],
+        spool: Spool,
+        had_round: Callable[[str], bool],
+    ) -> None:
+        self._site = site
+        self._clouds = clouds
+        self._spool = spool
+        self._had_round = had_round
+        self.looks = PeriodicTask(
+            site, worker, self._look, "giving up nodes", period=PERIOD, idle=self._is_idle
+        )
+        self._counted: set[str] = set()
+        self._began: dict[str, float] = {}
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        """Whether nothing boots, and nothing did at the last look."""
+        some = under_way(state.machines, state.launches, self._clouds, self._site.pool_of)
+        return not (some or self._began)
+
+    def _look(self) -> None:
+        seen: dict[str, float] = {}
+        late = self._late(seen)
+        self._began = seen
+        self._counted &= {m.instance.id for some in late for m in some.machines}
+        if not any(some.nodes for some in late):
+            return
+        # The ledger once more after the spool: what is no longer in that is done in this.
+        requests = list(self._spool.pending())
+        for some in self._late(dict(seen)):
+            still = _not_asked_again(self._site, some, requests)
+            if still.nodes:
+                self._give_up(still)
+
+    def _late(self, seen: dict[str, float]) -> list[TimedOut]:
+        site, state = self._site, self._site.ledger.state()
+        found = []
+        boots = under_way(state.machines, state.launches, self._clouds, site.pool_of)
+        for cloud, some in boots.items():
+            asked = {m.instance.generation: partial(_asked, site, m.instance) for m in some.boots}
+            asked |= {row.generation: partial(_asked_of, site, row) for row in some.opened}
+            waited = {one: self._waited(seen, one, when) for one, when in asked.items()}
+            late = {one for one, seconds in waited.items() if self._due(cloud, seconds)}
+            if late:
+                found.append(timed_out(cloud, some, late, state.machines, site.pool_of))
+        return found
+
+    def _due(self, cloud: str, waited: float) -> bool:
+        """Before a cloud's first round its machines may have come up while nobody looked. That is
+        soon over, and waited for as long as there is time. Where ResumeTimeout is over as well,
+        slurmctld has given up that boot, and the node is asked for anew: there is no hurry.
+        """
+        timeout = _resume_timeout(self._site, cloud)
+        longest = given_up_after(timeout)
+        if self._had_round(cloud):
+            return waited >= longest
+        return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
+
+    def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
+        """Seconds since Slurm asked for a launch: by the clock as it was when a look first came
+        upon it, and by the monotonic one after that, as the clock may be set meanwhile.
+        """
+        clock = self._site.monotonic()
+        began = seen.get(generation, self._began.get(generation))
+        if began is None:
+            began = clock - max(self._site.now() - asked(), 0.0)
+        seen[generation] = began
+        return clock - began
+
+    def _give_up(self, late: TimedOut) -> None:
+        """The nodes that Slurm still waits for."""
+        site = self._site
+        view = site.slurm.nodes(late.nodes)
+        late = late.among(n for n in late.nodes if n in view and may_force(view[n]))
+        if not late.nodes:
+            return
+        jobs = [j for j in site.slurm.jobs() if not set(late.nodes).isdisjoint(j.nodes)]
+        mates = _job_peers(site, jobs, late.nodes)
+        self._note(late, jobs, mates)
+        nodes = (*late.nodes, *mates)
+        given = power_down_and_requeue(
+            site, nodes, site.slurm.nodes(nodes), _why(site, late), CORRELATION
+        )
+        self._end(late, given)
+
+    def _note(self, late: TimedOut, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
+        """Each machine once, also where Slurm has to be asked again."""
+        site = self._site
+        # One that the cloud does not list may have been taken while it booted.
+        failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        self._counted.update(m.instance.id for m in failed)
+        record_boot_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
+        for node in late.doubtful:
+            why = "its launch has no answer, and its time to boot is over"
+            hold(site, site.pool_of[node], [node], why)
+
+    def _end(self, late: TimedOut, given: set[str]) -> None:
+        """The intent at once: nothing takes these for machines that boot any more."""
+        site = self._site
+        overdue = {m.instance.id for m in late.machines}
+        boots = booting(site.ledger.machines(), late.cloud, site.pool_of)
+        doomed = [m for m in boots if m.instance.node in given]
+        for why, some in (
+            (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
+            (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
+        ):
+            site.ledger.suspending(late.cloud, [m.instance.id for m in some], why, site.now())
+            self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
+
+
+def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:
+    """Without nodes that Slurm has asked something else for since their launch, which their cloud's
+    worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
+    """
+    opened = site.ledger.open_launches()
+    decided = {n: generation_order(row.generation) for row in opened for n in row.nodes}
+    causes = {row.request for row in opened}
+    for m in late.machines:
+        row = site.ledger.launch(m.instance.generation)
+        decided[m.instance.node] = generation_order(m.instance.generation) or m.instance.launched
+        causes |= {row.request} if row is not None else set()
+    again = {
+        n
+        for request in requests
+        for n in request.nodes
+        if request.id not in causes and request.received > decided.get(n, request.received)
+    }
+    return late.among(n for n in late.nodes if n not in again)
+
+
+def _resume_timeout(site: Site, cloud: str) -> float:
+    return site.config.resume_timeout(site.clouds[cloud])
+
+
+def _asked(site: Site, one: Instance) -> float:
+    """When Slurm asked for the machine's node, as far as it is known."""
+    row = site.ledger.launch(one.generation)
+    if row is None:
+        return generation_time(one.generation) or one.launched
+    return _asked_of(site, row)
+
+
+def _asked_of(site: Site, row: Launch) -> float:
+    """The time of a launch: its request's; the launch waited for its turn at most so long."""
+    asked = received_at(row.request)
+    if asked is None:
+        return row.created
+    earliest = row.created - longest_wait(_resume_timeout(site, row.cloud))
+    return min(max(asked, earliest), row.created)
+
+
+def _job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
+    """The other nodes of these jobs that are still to come up: a job is had whole."""
+    others = dict.fromkeys(n for j in jobs for n in j.nodes if n not in late)
+    ours = [n for n in others if n in site.pool_of and not site.pool_of[n].partial_jobs]
+    view = site.slurm.nodes(ours) if ours else {}
+    return tuple(n for n in ours if n in view and may_force(view[n]))
+
+
+def _why(site: Site, late: TimedOut) -> str:
+    longest = _resume_timeout(site, late.cloud)
+    return (
+        f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "
+        f"(ResumeTimeout is {longest:.0f} s)"
+    )
+
+
+def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
+    """The jobs that slurmctld itself has requeued, at ResumeTimeout, because these machines did not
+    register: they need not wait out their hold either.
+    """
+    rows = [site.ledger.launch(g) for g in {m.instance.generation for m in machines}]
+    wanted = {job for row in rows if row is not None for job in row.jobs}
+    if not wanted:
+        return []
+    now = site.now()
+    jobs = [
+        job
+        for job in site.slurm.jobs()
+        if job.id in wanted
+        and job.restarts
+        and job.states & {"PENDING", "COMPLETING"}
+        and (job.begin > now or "COMPLETING" in job.states)
+    ]
+    gone = [m.instance.node for m in machines]
+    for job in jobs:
+        site.requeues.expect(job, site.monotonic(), gone)
+    return [job.id for job in jobs]

@@ -1,0 +1,67 @@
+"""Machines end, in one bulk call of a cloud: intent first, the result after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.errors import InstanceNotFound, ProviderError
+from slurm_elastic.faults import reach
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import OFF
+
+log = logging.getLogger(__name__)
+
+
+def terminate(
+    site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str
+) -> None:
+    """Terminate these machines of one cloud in one bulk call; the intent is written first.
+
+    After an error the intent stays and reconcile repeats the call. Providers count what is gone
+    already as done. A machine that was asked for before, or was stopped, may stay although the
+    cloud took the call, as after a deletion that failed: that has ended when the cloud no longer
+    lists it, and until then it is paid, and asked for each round.
+    """
+    if not machines:
+        return
+    ids = [m.instance.id for m in machines]
+    nodes = [m.instance.node for m in machines]
+    reach("suspend.before-intent")
+    site.ledger.suspending(cloud, ids, why, site.now())
+    reach("suspend.after-intent")
+    try:
+        site.providers[cloud].terminate(ids)
+    except InstanceNotFound:
+        log.info("already gone cloud=%s nodes=%s", cloud, compress(nodes))
+    except ProviderError as error:
+        log.warning(
+            "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
+        )
+        _record_news(site, correlation, "terminate-failed", machines, str(error))
+        return
+    reach("suspend.after-call")
+    site.ledger.ended(cloud, [m.instance.id for m in machines if _ends_at_once(m)], why, site.now())
+    reach("suspend.after-result")
+    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
+    _record_news(site, correlation, "terminated", machines, why)
+
+
+def _ends_at_once(machine: Machine) -> bool:
+    return machine.suspending is None and machine.instance.state not in OFF
+
+
+def _record_news(
+    site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: str
+) -> None:
+    """An action that is tried again each round is told when it changes."""
+
+    def said(node: str) -> bool:
+        last = site.ledger.decisions(node, 1)
+        return bool(last) and (last[0].kind, last[0].reason) == (kind, reason)
+
+    news = [m.instance.node for m in machines if m.suspending is None or not said(m.instance.node)]
+    if news:
+        site.record(correlation, kind, news, reason)

@@ -1,0 +1,123 @@
+"""No offer is left for nodes that Slurm is powering up: they are given back, and the jobs move on.
+
+Measured recipe, the same on 22.05, 24.11 and 26.05: drain the other powered-down nodes of the pool
+(or the job walks into them one by one), ``power_down_force`` the failing ones (their jobs are
+requeued within 0.1 s) with an address to which nothing can be sent, lift the requeue hold of
+those jobs (121 s otherwise), and hold the failing nodes once they are POWERING_DOWN.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic import requeue_setting
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.holds import can_drain, hold, hold_reason
+from slurm_elastic.faults import reach
+from slurm_elastic.hostlist import compress
+from slurm_elastic.model import POLICY, NodeRequest, Pool
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.node_reasons import OUR_MARK
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.slurm import node_updates
+
+log = logging.getLogger(__name__)
+
+
+def reject_nodes(
+    site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int
+) -> set[str]:
+    """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
+    nodes that could be had. Returns those that are powered down.
+    """
+    reach("refuse.before-hold")
+    view = site.slurm.nodes(request.pool.nodes)
+    held = quarantine_pool(site, request.pool, nodes, view, why, spare)
+    log.warning(
+        "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
+        request.id, request.pool.name, compress(nodes), compress(held), why,
+    )  # fmt: skip
+    site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
+    return power_down_and_requeue(site, nodes, view, why, request.id)
+
+
+def quarantine_pool(
+    site: Site,
+    pool: Pool,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    spare: int,
+) -> list[str]:
+    """Hold ``nodes`` as soon as they can be, and now the pool's nodes that are off, but for
+    ``spare`` of them. Returns those.
+    """
+    refused = set(nodes)
+    siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
+    siblings = siblings[spare:]
+    # Nodes that a policy keeps back are drained already; none of them can be had either.
+    back = {row.scope for row in site.ledger.holds() if row.kind == POLICY} - refused
+    drained = [] if spare else [n for n in pool.nodes if n in back]
+    hold(site, pool, [*nodes, *siblings, *drained], why)
+    reach("refuse.after-hold")
+    if siblings:
+        node_updates.drain(site.slurm, siblings, hold_reason(why))
+    reach("refuse.after-drain")
+    return siblings
+
+
+def power_down_and_requeue(
+    site: Site,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    correlation: str,
+    *,
+    hurry: bool = True,
+) -> set[str]:
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere, at
+    once where ``hurry``.
+
+    Not a node that an admin has drained, as power_down would undo that: it runs into its
+    ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
+    """
+    ours = [n for n in nodes if n in view and may_force(view[n])]
+    if not ours:
+        return set()
+    waiting = [j for j in site.slurm.jobs() if not set(ours).isdisjoint(j.nodes)]
+    for job in waiting:
+        # Before anything is changed: it also puts the job's own requeue setting back in the end.
+        site.requeues.expect(job, site.monotonic(), set(ours), hurry=hurry)
+        _allow_requeue(site, job)
+    # slurmctld may have taken its time over that, and some may have come up meanwhile.
+    found = site.slurm.nodes(ours)
+    ours = [n for n in ours if n in found and may_force(found[n])]
+    given = set(ours)
+    reach("refuse.before-force")
+    if ours:
+        node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
+    reach("refuse.after-force")
+    for job in waiting:
+        if not given.isdisjoint(job.nodes):
+            told = f"its nodes cannot be had: {why}"
+            site.record(correlation, "requeued", (f"job:{job.id}",), told)
+    return given
+
+
+def may_force(node: SlurmNode) -> bool:
+    """Whether ``power_down_and_requeue`` would power the node down."""
+    return phase(node) is Phase.POWERING_UP and (
+        not is_drained(node) or node.reason.startswith(OUR_MARK)
+    )
+
+
+def _allow_requeue(site: Site, job: SlurmJob) -> None:
+    """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
+    it with NODE_FAIL. ``Requeues`` puts its own setting back. One that has started (a node of its
+    may be powering up once more) keeps its user's word. SlurmError passes: powering its node down
+    without that leave would kill it.
+    """
+    if job.requeue or "CONFIGURING" not in job.states:
+        return
+    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())

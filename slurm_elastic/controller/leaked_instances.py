@@ -1,0 +1,60 @@
+"""Machines that are paid and serve nobody, told in the log and in ``status``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.ledger import Health, LedgerState
+from slurm_elastic.policies.leaked_instances import CODE, leaked
+
+log = logging.getLogger(__name__)
+
+
+NAME = "paid machines"
+"""The name under which the health of all machines is kept; no cloud's name, which has no space."""
+TOLD = 5
+"""So many are told one by one."""
+
+
+class LeakedInstances:
+    """Machines of a cloud that has left the configuration are never deleted, the others not at
+    once, some clouds do not end what they are asked to, and what a cloud lists under an id that is
+    none cannot be asked for; so somebody must be told.
+    """
+
+    def __init__(self, site: Site, rounds: Iterable[Round]) -> None:
+        self._site = site
+        self._readers = [one.reader for one in rounds]
+        self._told: Mapping[tuple[str, str], str] | None = None
+
+    def report(self, state: LedgerState) -> None:
+        """Tell what has changed since the last time."""
+        site = self._site
+        off = [m for m in state.stopped if m.instance.cloud not in site.providers]
+        found = leaked(
+            (*state.machines, *off), state.launches, site.providers, site.pool_of, site.now()
+        )
+        for one in self._readers:
+            found |= {(one.terms.cloud, id_): why for id_, why in one.unusable.items()}
+        if found == self._told:
+            return
+        for (cloud, id_), why in found.items():
+            if (cloud, id_) not in (self._told or {}):
+                log.error(
+                    "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
+                )
+        self._told = found
+        site.ledger.report_health(_health_of(found, site.now()))
+
+
+def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
+    """The sentence of ``status`` about machines that are paid and serve nobody."""
+    if not strays:
+        return Health(name=NAME, checked=now)
+    some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:TOLD])
+    more = f"; and {len(strays) - TOLD} more" if len(strays) > TOLD else ""
+    error = f"{len(strays)} serve nobody: {some}{more}"
+    return Health(name=NAME, checked=now, error=error, code=CODE)

@@ -1,0 +1,46 @@
+"""Slurm's nodes, read once for the rounds of all clouds that a tick begins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.snapshot import all_nodes
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model_slurm import SlurmNode
+
+FRESH = 5.0
+"""Seconds for which a reading is as good as a new one to a round that begins: clouds answer later
+than that, and their machines are compared with it. A round that had to wait for longer reads anew.
+"""
+
+
+class TickReading:
+    """The first round reads, the others of the tick have it; a failure is theirs, too, as each
+    would wait for the same slurmctld. Called by the threads of all clouds.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._began = float("-inf")
+        self._found: Mapping[str, SlurmNode] | SlurmError = {}
+
+    def nodes(self) -> Mapping[str, SlurmNode]:
+        """Every node by Slurm; SlurmError where there is no answer."""
+        with self._lock:
+            clock = self._site.monotonic()
+            if clock - self._began > FRESH:
+                self._began = clock
+                self._found = self._read()
+            found = self._found
+        if isinstance(found, SlurmError):
+            raise found
+        return found
+
+    def _read(self) -> Mapping[str, SlurmNode] | SlurmError:
+        try:
+            return all_nodes(self._site)
+        except SlurmError as error:
+            return error

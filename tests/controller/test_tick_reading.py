@@ -1,0 +1,63 @@
+"""Slurm's nodes are read once a tick, however many clouds there are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.controller.tick_reading import FRESH, TickReading
+from slurm_elastic.errors import SlurmError
+from tests.controller.world import World, many_clouds
+
+
+def readings(directory: Path, clouds: int) -> int:
+    """Readings of Slurm's nodes in one quiet round of all clouds."""
+    world = World(directory, **many_clouds(clouds))
+    try:
+        world.advance(120)
+        before = world.slurm.calls["nodes"]
+        world.now += world.config.timings.reconcile
+        world.tick()
+        return world.slurm.calls["nodes"] - before
+    finally:
+        world.close()
+
+
+def test_seven_clouds_cost_as_many_readings_as_one(tmp_path: Path) -> None:
+    for count in (1, 7):
+        (tmp_path / str(count)).mkdir()
+    assert readings(tmp_path / "7", 7) == readings(tmp_path / "1", 1) == 1
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_round_that_waited_reads_anew(world: World) -> None:
+    clock = [0.0]
+    reading = TickReading(dataclasses.replace(world.site, monotonic=lambda: clock[0]))
+    before = world.slurm.calls["nodes"]
+    assert reading.nodes() is reading.nodes()
+    clock[0] = FRESH + 1
+    reading.nodes()
+    assert world.slurm.calls["nodes"] == before + 2
+
+
+def test_a_slurmctld_that_does_not_answer_is_asked_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+
+    def fails() -> None:
+        asked.append(None)
+        raise SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+
+    monkeypatch.setattr(world.slurm, "nodes", fails)
+    reading = TickReading(dataclasses.replace(world.site, monotonic=lambda: 0.0))
+    for _ in range(7):
+        with pytest.raises(SlurmError, match="Unable to contact"):
+            reading.nodes()
+    assert len(asked) == 1
