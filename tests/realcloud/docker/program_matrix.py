@@ -306,9 +306,11 @@ class Lane:
 
     def _move(self, job: int, node: str) -> None:
         world, before = self.world, len(self.world.migrations(job))
-        world.leave(NoticeOrder(node=node, deadline=time.time() + 180.0, reason="matrix"))
+        told = world.leave(NoticeOrder(node=node, deadline=time.time() + 180.0, reason="matrix"))
 
         def over() -> bool:
+            if told.exists():  # else it would come after all were withdrawn
+                return False
             found = world.migrations(job)
             if len(found) > before:
                 return found[-1].over
