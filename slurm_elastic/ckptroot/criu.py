@@ -222,6 +222,7 @@ class Criu:
                 interrupted.wait_again(image)
                 if self._reused is not None:
                     sockets.check_streams(images.streams(image))
+                sockets.check_datagrams(self._tasks())
                 self._check_inventory()  # again: they ran until CRIU stopped them
                 self._check_rights()
                 self._check_held(held, sysv.held(namespace))

@@ -146,3 +146,24 @@ def test_ends_of_which_one_lacks_what_the_other_has_no_longer_are_refused(
 ) -> None:
     with pytest.raises(Refused, match="could not be saved at rest"):
         sockets.check_streams(found)
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False)]
+)
+def test_a_datagram_that_is_not_read_yet_is_in_no_image(
+    only: list[socket.socket], address: str, refused: bool
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_DGRAM)
+    one.bind((address, 0))
+    only.append(one)
+    sockets.check_datagrams(HERE)
+    one.sendto(b"datagram", one.getsockname())
+    if refused:
+        with pytest.raises(Refused, match="datagrams could not be saved at rest"):
+            sockets.check_datagrams(HERE)
+    else:
+        sockets.check_datagrams(HERE)
+    assert one.recv(64) == b"datagram"
+    sockets.check_datagrams(HERE)

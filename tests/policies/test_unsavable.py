@@ -79,6 +79,7 @@ def test_the_reason_is_one_sentence_with_what_would_help(message: str, why: str)
         "job 7: no checkpoint: 12 GiB are more than is left of 25% of the file system",
         "job 7: image 3 is not whole",
         "job 7: no checkpoint: its connections could not be saved at rest",
+        "job 7: no checkpoint: its datagrams could not be saved at rest",
         "job 7: no checkpoint: it has begun to use System V IPC just now",
         "[Errno 28] No space left on device",
     ],
