@@ -57,7 +57,9 @@ class Bed:
 
     def become(self, payload: Payload, **how: Any) -> None:
         if self.does == "tell":
-            self.port.write_text(f"{payload.argv} {how}")
+            new = self.port.with_name("port.new")  # whole at once, as whoever waits for it reads it
+            new.write_text(f"{payload.argv} {how}")
+            new.rename(self.port)
         os._exit(3)
 
 
