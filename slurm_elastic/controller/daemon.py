@@ -287,6 +287,12 @@ class Daemon:
 
     def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
         """Whether nodes of it wait for their turn."""
+        try:
+            return self._served_now(cloud, request, again=again)
+        finally:
+            self._rounds[cloud].served = self._site.monotonic()
+
+    def _served_now(self, cloud: str, request: Request, *, again: bool) -> bool:
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
             state = self._site.ledger.state()
@@ -324,12 +330,12 @@ class Daemon:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
         self._settler.anew = True
-        nodes = TickReading(self._site).nodes
+        reading = TickReading(self._site)
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(
-                    run_guarded, self._site, partial(round_.run, nodes), "repair"
+                    run_guarded, self._site, partial(round_.run, reading), "repair"
                 )
         state = self._site.ledger.state()
         self._strays.report(state)

@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
-from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, with_offers
+from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
+from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.ledger import Health
-from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import DoubtList
 from slurm_elastic.policies.cluster import cloud_view, decide, decide_repairs
 from slurm_elastic.policies.cluster_snapshot import BOOKS, ClusterSnapshot
@@ -33,21 +33,23 @@ class Round:
         self._standing: Mapping[tuple[str, str], float] = {}
         self._doubt: str | None = None
         self.reader = CloudReader(site, cloud)
+        self.served = float("-inf")
+        """When a request of the cloud was last served (monotonic s)."""
         self.is_over = False
         """Whether one round is over, however it went."""
 
-    def run(self, nodes: Callable[[], Mapping[str, SlurmNode]] | None = None) -> None:
-        """One round, by the ``nodes`` that Slurm has, read for several clouds or for this one.
-        SlurmError passes through: without Slurm's view nothing is decided.
+    def run(self, reading: TickReading | None = None) -> None:
+        """One round, by Slurm's nodes of this tick's ``reading``. SlurmError passes through:
+        without Slurm's view nothing is decided.
         """
         try:
-            self._run(nodes or partial(all_nodes, self._site))
+            self._run(reading or TickReading(self._site))
         finally:
             self.is_over = True
 
-    def _run(self, nodes: Callable[[], Mapping[str, SlurmNode]]) -> None:
+    def _run(self, reading: TickReading) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
-        snapshot = reader.read(nodes)
+        snapshot = reader.read(partial(reading.nodes, self.served))
         if snapshot.listed is not None:
             account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())

@@ -27,11 +27,14 @@ class TickReading:
         self._began = float("-inf")
         self._found: Mapping[str, SlurmNode] | SlurmError = {}
 
-    def nodes(self) -> Mapping[str, SlurmNode]:
-        """Every node by Slurm; SlurmError where there is no answer."""
+    def nodes(self, since: float = float("-inf")) -> Mapping[str, SlurmNode]:
+        """Every node by Slurm, by a reading that began after ``since`` (monotonic s), when a cloud
+        last served a request: an older one does not know why a machine is there. SlurmError where
+        there is no answer.
+        """
         with self._lock:
             clock = self._site.monotonic()
-            if clock - self._began > FRESH:
+            if clock - self._began > FRESH or self._began <= since:
                 self._began = clock
                 self._found = self._read()
             found = self._found

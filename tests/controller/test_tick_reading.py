@@ -61,3 +61,32 @@ def test_a_slurmctld_that_does_not_answer_is_asked_once(
         with pytest.raises(SlurmError, match="Unable to contact"):
             reading.nodes()
     assert len(asked) == 1
+
+
+def test_a_cloud_that_served_a_request_since_reads_anew(world: World) -> None:
+    """By the older one Slurm had no use for the node of a machine that was bought just now."""
+    clock = [10.0]
+    reading = TickReading(dataclasses.replace(world.site, monotonic=lambda: clock[0]))
+    before = world.slurm.calls["nodes"]
+    reading.nodes()
+    clock[0] = 11.0
+    reading.nodes(since=10.5)
+    assert world.slurm.calls["nodes"] == before + 2
+    reading.nodes(since=10.5)
+    assert world.slurm.calls["nodes"] == before + 2, "another cloud that did, too"
+
+
+def test_the_round_after_a_request_does_not_go_by_the_nodes_of_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    nodes = TickReading.nodes
+    monkeypatch.setattr(
+        TickReading, "nodes", lambda self, since: (asked.append(since), nodes(self, since))[1]
+    )
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    served = world.now
+    world.now += world.config.timings.reconcile
+    world.tick()
+    assert served in asked
