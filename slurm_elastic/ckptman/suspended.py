@@ -89,11 +89,10 @@ def settle(site: Site, seen: Snapshot, crew: KeyedExecutor) -> None:
     """
     for number in site.state.suspensions():
         job = seen.jobs.get(number)
-        if job is None or job.has_ended:
-            site.state.settled(number)
-        elif crew.busy(number) or _is_moved(site, number):
+        is_over = job is None or job.has_ended
+        if not is_over and (crew.busy(number) or _is_moved(site, number)):
             continue
-        elif job.is_suspended:
+        if job is None or is_over or job.is_suspended:
             site.state.settled(number)
         elif at_work(job):
             _have_suspended(site, job, crew)

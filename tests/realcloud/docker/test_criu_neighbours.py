@@ -14,12 +14,12 @@ pytestmark = pytest.mark.e2e
 
 NODES = ("n1", "n2", "n3")
 FILES = """\
-mkdir -m 700 /tmp/work
-for place in /tmp/work /var/tmp /dev/shm; do echo "of $SLURM_JOB_ID" >$place/file; done
-python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/tmp/work/socket")'
+mkdir -m 700 /tmp/own
+for place in /tmp/own /var/tmp /dev/shm; do echo "of $SLURM_JOB_ID" >$place/file; done
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/tmp/own/socket")'
 echo temporary $(dirname $(mktemp))
 trap"""
-SHOWN = "cat /tmp/work/file /var/tmp/file /dev/shm/file\necho finished"
+SHOWN = "cat /tmp/own/file /var/tmp/file /dev/shm/file\necho finished"
 LEAVES = COUNTER.replace("CODE", "0").replace("trap", FILES).replace("echo finished", SHOWN)
 
 
@@ -34,7 +34,7 @@ def world(docker_engine: Engine, trixie: str) -> Iterator[ServedWorld]:
 def left_on(world: ServedWorld, node: str) -> list[str]:
     places = ("ls", "-A", "/tmp", "/var/tmp", "/dev/shm")
     names = world.nodes()[node].run(places).stdout.split()
-    return [name for name in names if name.startswith("slurm-elastic-") or name in ("work", "file")]
+    return [name for name in names if name.startswith("slurm-elastic-") or name in ("own", "file")]
 
 
 def test_both_are_saved_at_a_notice_and_have_their_own_files(world: ServedWorld) -> None:
