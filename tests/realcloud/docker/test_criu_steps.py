@@ -51,7 +51,8 @@ def test_a_job_is_saved_between_its_steps_and_never_during_one(world: ServedWorl
         for options in ({}, {"tcp": "close"}):
             said = world.ask(job, verb, **options)
             assert said == {"error": f"job {job}: no checkpoint: {SAID}: {job}.0"}
-    world.wait_for(lambda: any(SAID in line for line in world.output(job)), f"job {job} reads why")
+    world.wait_for(lambda: "it would help to" in "".join(world.output(job)), f"job {job} reads why")
+    assert any(SAID in line for line in world.output(job))
     (help_,) = (line for line in world.output(job) if "it would help to" in line)
     assert "start the program without srun" in help_
     assert "tcp=close" not in help_
