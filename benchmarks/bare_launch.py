@@ -17,9 +17,9 @@ import boto3
 from botocore.config import Config as BotoConfig
 
 from benchmarks.cloud_clock import CloudClock
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile, domain_pools
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import LaunchSpec, Market, Offer
+from slurm_elastic.model.cluster import LaunchSpec, Market, Offer
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
 

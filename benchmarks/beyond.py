@@ -28,10 +28,18 @@ from benchmarks import hindsight
 from benchmarks.report import Report, Row, holds, noted, report, spread
 from benchmarks.report import compared as beside
 from benchmarks.traces import VARIABLE, data
-from slurm_elastic.policies.checkpoint import AnyPolicy, Hour, Threshold, parse
-from slurm_elastic.policies.deadline import Choice, Race, Where, choose, greedy, pay, uniform
-from slurm_elastic.policies.release import AtOnce
-from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, Hour, Threshold, parse
+from slurm_elastic.policies.checkpoint.deadline import (
+    Choice,
+    Race,
+    Where,
+    choose,
+    greedy,
+    pay,
+    uniform,
+)
+from slurm_elastic.policies.growth.release import AtOnce
+from slurm_elastic.providers.prices.trace import load_trace
 from slurm_elastic.simulate.availability import load_availability
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

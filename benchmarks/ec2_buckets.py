@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from benchmarks.report import Report, Row, compared, noted, report
 from benchmarks.resume_runs import child_env, process, ready_url
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster, Timings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import TransientError
-from slurm_elastic.model import LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Pace, Rate
 from slurm_elastic.providers.aws.settings import AwsCloud

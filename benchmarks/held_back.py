@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from benchmarks.report import Report, Row, noted, report, spread
 from benchmarks.traces import history
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.comparison import Interval, Pairs, Week, of_weeks, weeks

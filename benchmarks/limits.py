@@ -1,7 +1,7 @@
 """Work of a public history that is lost to time limits, as it was and with saves at the limit.
 
 A job that ended at its limit has lost all it did. The rule that decides when such a job is saved is
-the product's own (``policies.threat``); how much more work it had nobody knows, so that is assumed:
+the product's own (``policies.checkpoint.threat``); how much more work it had nobody knows, so that is assumed:
 as much again as it did, or half, or eight times.
 """
 
@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from benchmarks.report import Report, Row, compared, noted, report
 from benchmarks.traces import history
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.checkpoint import OnRequest, save_seconds
-from slurm_elastic.policies.threat import HORIZON, Answer, of_limit
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.checkpoint import OnRequest, save_seconds
+from slurm_elastic.policies.checkpoint.threat import HORIZON, Answer, of_limit
 
 HISTORIES = {
     "DS": "SDSC-DS-2004-2.1-cln",

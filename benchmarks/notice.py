@@ -30,13 +30,10 @@ from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import Told
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     Image,
     Instance,
     InstanceState,
@@ -49,13 +46,16 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.rehearsal import parse_jobs
 from slurm_elastic.sandbox.spec import SandboxSpec
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ledger import Ledger
 
 SAVE, COMMAND = 0.2, 0.002
 """Seconds that a save and a Slurm command take in memory."""

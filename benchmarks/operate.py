@@ -27,11 +27,19 @@ from benchmarks import page_paint, queue_reading
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.config import configfile
-from slurm_elastic.door.metrics import node_states, text
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
+from slurm_elastic.model.memory import Run
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.watch.door.metrics import node_states, text
 
 STATUS_SECONDS, STATUS_LINES, EXPLAIN_LINES = 0.25, 60, 40
 BARE = 3.0

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from benchmarks.papers_standin import ec3_figure, ec3_table, steady_or_on_demand, users_vary, vhec
 from benchmarks.report import Report, Row, holds, noted, report, within
 from benchmarks.traces import VARIABLE, data, history
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
     OnDemand,
@@ -26,9 +27,8 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.checkpoint import Hour
-from slurm_elastic.policies.portfolio import ReservedClass, allocate, breakeven
-from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Order
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Order
+from slurm_elastic.policies.planning.portfolio import ReservedClass, allocate, breakeven
 from slurm_elastic.simulate import easy, swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes

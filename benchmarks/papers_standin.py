@@ -23,11 +23,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from benchmarks.report import Row, holds, noted, within
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.policies.capacity import AnyGrowth, GroupBursts, OnDemand, SteadyStream
-from slurm_elastic.policies.checkpoint import AnyPolicy, Hour, Never, Threshold
-from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, Hour, Never, Threshold
+from slurm_elastic.policies.growth.capacity import AnyGrowth, GroupBursts, OnDemand, SteadyStream
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
+from slurm_elastic.providers.prices.trace import load_trace
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -21,7 +21,7 @@ from benchmarks.environments import environment
 from benchmarks.peer_cloud import CLUSTER, DOMAIN, QUEUE, REGION, RESOURCE, TABLE
 from benchmarks.resume_runs import LIMIT, REPO, Measured, child_env, process, resume_file
 from benchmarks.stub_slurm import StubSlurm
-from slurm_elastic.hostlist import compress
+from slurm_elastic.base.hostlist import compress
 
 RELEASE = "3.16.1"
 _PACKAGE = f"aws-parallelcluster-node=={RELEASE}"

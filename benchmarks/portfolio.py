@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.report import Report, Row, report, spread
 from benchmarks.traces import history, others
-from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.policies.portfolio import (
+from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.policies.growth.release import Delayed, Idle
+from slurm_elastic.policies.planning.portfolio import (
     Bought,
     ReservedClass,
     Usage,
@@ -23,8 +24,7 @@ from slurm_elastic.policies.portfolio import (
     offline,
     online,
 )
-from slurm_elastic.policies.release import Delayed, Idle
-from slurm_elastic.policies.reserve import by_rank, trailing, usage_of_steps
+from slurm_elastic.policies.planning.reserve import by_rank, trailing, usage_of_steps
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes

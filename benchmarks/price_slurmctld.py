@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from benchmarks.price import Forecast
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.door.asks import PriceAsk
-from slurm_elastic.door.pricing import Seen, present_of
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.simulate import ahead
 from slurm_elastic.simulate.habits import Asked, Habits
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.slurm.submission import ask_sbatch
+from slurm_elastic.slurm.hooks.submission import ask_sbatch
+from slurm_elastic.watch.door.asks import PriceAsk
+from slurm_elastic.watch.door.pricing import Seen, present_of
 
 NODES, CPUS = 3, 2
 LONGEST = 4

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from benchmarks.report import Row, bounded, noted
 from slurm_elastic.ckptman.service import PACE
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.queue_text import QueueText
-from slurm_elastic.slurm.records import Records
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import answers, queue_text
+from slurm_elastic.slurm.client.queue_text import QueueText
+from slurm_elastic.slurm.client.records import Records
 
 MEMORY, CORE = 300.0, 5.0
 """Goals: MB of a service that holds a queue while it reads the next; % of a core at rest."""

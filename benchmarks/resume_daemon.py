@@ -23,10 +23,10 @@ from slurm_elastic.config import configfile
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.spool import Request, Spool
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.spool import Request, Spool
 
 
 class Usage(Struct, frozen=True):

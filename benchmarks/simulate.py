@@ -21,8 +21,8 @@ from benchmarks import accasim_peer
 from benchmarks.bare_easy import bare_easy
 from benchmarks.report import Report, Row, at_least, bounded, holds, noted, report, spread
 from benchmarks.traces import VARIABLE, history, others
-from slurm_elastic.policies.capacity import SemiElastic, Slurm
-from slurm_elastic.policies.release import Delayed, Idle
+from slurm_elastic.policies.growth.capacity import SemiElastic, Slurm
+from slurm_elastic.policies.growth.release import Delayed, Idle
 from slurm_elastic.simulate import easy, swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes

@@ -24,8 +24,8 @@ from types import TracebackType
 
 import slurm_elastic
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.spool import Request, Spool
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.spool import Request, Spool
 
 PORTS = range(10_000, 20_000)
 PROGRAMS = Path(slurm_elastic.__file__).parent / "programs"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.controller.host_keys import HostKey, printed_keys
 from slurm_elastic.controller.ssh_file import (
     PushError,
@@ -25,7 +26,6 @@ from slurm_elastic.controller.ssh_file import (
     ordered,
     read_private_key,
 )
-from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import machine, network
 from slurm_elastic.image.identity import NODE
 from slurm_elastic.image.trial import Order, Trial

@@ -29,14 +29,22 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.door.records import read_facts
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
+from slurm_elastic.model.memory import Run
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
-from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.view import status_view
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import status_view
 
 DAY, HOUR = 86400.0, 3600.0
 MONTH = 31

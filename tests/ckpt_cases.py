@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledger_cases import T0
 
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.model import JobRun
+from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 
 def rescue_of(job: int, uid: int) -> Migration:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_ledger import Drained, Run
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.memory import Drained, Run
+from slurm_elastic.state.ledger import Ledger
 
 T = 1_800_000_000.0
 """A full hour of UTC, in January 2027."""

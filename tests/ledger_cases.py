@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
 
 T0 = 1_800_000_000.0
 

@@ -9,8 +9,7 @@ from ledger_cases import T0, instance, offer, spec
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     BREAKER,
     CAPACITY,
     COOL_DOWN,
@@ -22,10 +21,11 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.local.settings import LocalCloud
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Decision, Health, Ledger
 
 NOW = T0 + 3700
 LOCAL = offer(

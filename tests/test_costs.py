@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.books import Books, By, Costs, Line, charges, read_books, report
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Market
-from slurm_elastic.model_ledger import Run, part_id, whole_id
-from slurm_elastic.view.focus import COLUMNS, rows
+from slurm_elastic.controller.books import Books, By, Costs, Line, charges, read_books, report
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.memory import Run, part_id, whole_id
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.view.focus import COLUMNS, rows
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_an_empty_time_is_told(site: Path, capsys: pytest.CaptureFixture[str]) -
 def test_sums_that_do_not_add_up_are_told(
     site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import slurm_elastic.policies.cost_split as cost_split
+    import slurm_elastic.policies.money.cost_split as cost_split
 
     def careless(total: int, weights: dict[object, int]) -> dict[object, int]:
         return dict.fromkeys(weights, total // len(weights) - 1)

@@ -16,14 +16,13 @@ from cost_cases import config_file, machine
 from msgspec.structs import replace
 
 from benchmarks.traces import history
-from slurm_elastic.books import By
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.policies.cost_split import WHOLE
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.controller.books import By
+from slurm_elastic.model.memory import Run
+from slurm_elastic.policies.growth.release import Idle
+from slurm_elastic.policies.money.cost_split import WHOLE
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
@@ -32,6 +31,7 @@ from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.swf import load
+from slurm_elastic.state.ledger import Ledger
 
 START = 1_790_000_000
 MONTH = 30 * 86400
@@ -153,7 +153,7 @@ def test_costs_of_a_month_sum_to_the_simulators_bill(
 
 
 def _runs(directory: Path) -> list[tuple[int, int, int, list[str]]]:
-    from slurm_elastic.hostlist import expand
+    from slurm_elastic.base.hostlist import expand
 
     ledger = Ledger(directory / "state" / "ledger.db", read_only=True)
     rows = ledger.runs(0, 3e9)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptroot import capabilities
+from slurm_elastic.machine.ckptroot import capabilities
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "checkpoint-criu.md"

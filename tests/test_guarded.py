@@ -13,26 +13,26 @@ from guarded import GUARDS
 from ledger_cases import spec
 from patience import patience
 
+from slurm_elastic.base.errors import SlurmError, UnsettledError
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.enduring import EnduringState
-from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step
-from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.controller.usage_counters import CALLS, CallTimes
-from slurm_elastic.errors import SlurmError, UnsettledError
-from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.ledger.enduring import Enduring, Followed
-from slurm_elastic.model import JobRun, Notice, NoticeKind
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.cluster import JobRun, Notice, NoticeKind
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.providers.base.hosts import Hosts
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
+from slurm_elastic.state.ckptstate.orders import SaveOrder
+from slurm_elastic.state.ledger import Health, Ledger
+from slurm_elastic.state.ledger.enduring import Enduring, Followed
 
 NOTICE = RecordedNotice(
     key="k1", source="cloud", offer="spot",

@@ -17,12 +17,12 @@ from patience import patience
 from slurm_elastic.checkpointers import ssh
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import COOL_DOWN, Exclusion, Location
+from slurm_elastic.model.cluster import COOL_DOWN, Exclusion, Location
 from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.state.ledger import Ledger
 
 GENERATION = spec().generation
 

@@ -11,13 +11,13 @@ import pytest
 from ledger_cases import spec
 from patience import patience
 from power_cut import Disk, Names
-from programs.installed import Installed
 
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.local.records import Register, read_records
-from slurm_elastic.local.wire import Record
-from slurm_elastic.model import InstanceState, Market
-from slurm_elastic.spool import Spool
+from slurm_elastic.machine.local.records import Register, read_records
+from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.model.cluster import InstanceState, Market
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.spool import Spool
+from tests.machine.programs.installed import Installed
 
 REPO = Path(__file__).parents[1]
 
@@ -46,7 +46,7 @@ def test_a_request_that_slurmctld_was_told_is_kept_survives(tmp_path: Path, name
 INTEND = """
 from ledger_cases import spec
 from pathlib import Path
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.state.ledger import Ledger
 Ledger(Path(sys.argv[1]) / "ledger.db").intend(spec(), "r1", 5.0)
 """
 
@@ -69,7 +69,7 @@ def test_a_launchs_intent_survives(tmp_path: Path, ledger: str, names: Names) ->
 
 SAVE = """
 from pathlib import Path
-from slurm_elastic.local.records import Register
+from slurm_elastic.machine.local.records import Register
 from test_power_cut import RECORD
 Register(Path(sys.argv[1])).save(RECORD, why="new")
 """

@@ -191,7 +191,7 @@ def test_the_switch_can_tell_whose_slurmstepd_it_is_with_what_its_unit_leaves_it
     """Where it could not it would take each for a job, and the machine would never stop."""
     program = tmp_path / "slurmstepd"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
-    look = "from slurm_elastic.programs import agent; import sys; print(agent.is_step(sys.argv[1], ''))"
+    look = "from slurm_elastic.machine.programs import agent; import sys; print(agent.is_step(sys.argv[1], ''))"
     process = subprocess.Popen([program, "600"])
     try:
         eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "slurmstepd\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.doctor import environment
-from slurm_elastic.doctor.environment import of_the_services, parse
-from slurm_elastic.model import Level
+from slurm_elastic.model.cluster import Level
+from slurm_elastic.watch.doctor import environment
+from slurm_elastic.watch.doctor.environment import of_the_services, parse
 
 
 @pytest.mark.parametrize(

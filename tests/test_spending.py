@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.marks import MINIMUM
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.marks import MINIMUM
 
 T = 1_800_000_000.0
 Lease = tuple[float, float, float | None]

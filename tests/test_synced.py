@@ -15,22 +15,23 @@ from typing import Any
 import pytest
 from ledger_cases import spec
 
-from slurm_elastic import catalogues, writing
-from slurm_elastic.catalogues import Catalogue
+from slurm_elastic.base import writing
 from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.node_helper_client import _Request as Request
-from slurm_elastic.ckptroot import manifest, outputs
-from slurm_elastic.ckptroot import store as kept
-from slurm_elastic.ckptroot.quota import Part, Quota
-from slurm_elastic.ckptstate.orders import SaveOrder, drop
 from slurm_elastic.config.configfile import ensure_uuid
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.enrolment import word_of
-from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.programs import power
-from slurm_elastic.store import lately
-from slurm_elastic.store.refuge import set_aside
+from slurm_elastic.machine.ckptroot import manifest, outputs
+from slurm_elastic.machine.ckptroot import store as kept
+from slurm_elastic.machine.ckptroot.quota import Part, Quota
+from slurm_elastic.machine.programs import power
+from slurm_elastic.providers import catalogues
+from slurm_elastic.providers.catalogues import Catalogue
+from slurm_elastic.state.ckptstate.orders import SaveOrder, drop
+from slurm_elastic.state.ledger.enduring import Enduring
+from slurm_elastic.state.store import lately
+from slurm_elastic.state.store.refuge import set_aside
 
 
 class Synced:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.protocols import Checkpointer, Slurm
+from slurm_elastic.model.protocols import Checkpointer, Slurm
+from slurm_elastic.model.slurm import SlurmJob
 
 Look = Callable[[int], SlurmJob | None]
 """A job as Slurm has it now (None: not any more); may raise SlurmError."""

@@ -16,14 +16,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import statedir, writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun, Origin
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_down, phase
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class _Records(Struct, frozen=True, kw_only=True):
 
 
 class BlcrCheckpointer:
-    """``protocols.Checkpointer`` by BLCR.
+    """``model.protocols.Checkpointer`` by BLCR.
 
     Images are the user's, in ``directory``/blcr/JOB on the shared file system, where the head may
     see how long they are; which of them are good is kept in ``records``, of SlurmUser's. The

@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.in_time import InTime
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import JobRun
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
 
 LOOK = 20.0
 """Seconds for one look at what is a user's, which may be served by a process of theirs."""

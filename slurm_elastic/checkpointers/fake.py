@@ -7,12 +7,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun, Origin
+from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.model.cluster import Image, JobRun, Origin
 
 
 class FakeCheckpointer:
-    """``protocols.Checkpointer`` over values that a test sets. Thread-safe.
+    """``model.protocols.Checkpointer`` over values that a test sets. Thread-safe.
 
     ``seconds`` is what a checkpoint takes by ``sleep``; ``fail_next`` errors are raised first to
     last, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not verify.

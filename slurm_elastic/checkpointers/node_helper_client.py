@@ -2,7 +2,7 @@
 
 The launcher's session on the node makes the job's directory on the shared file system, with a file
 ``request`` that is SlurmUser's: a request is written there in place, and answered in
-``status.json``. ``ckptroot.store`` describes the directory. Images are root's; the
+``status.json``. ``machine.ckptroot.store`` describes the directory. Images are root's; the
 head may read them, to verify them.
 """
 
@@ -23,11 +23,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from slurm_elastic.bounded import Budget
+from slurm_elastic.base.bounded import Budget
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.in_time import InTime
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun, Origin
-from slurm_elastic.policies.unsavable import unfit
+from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.policies.checkpoint.unsavable import unfit
 
 MARGIN = 0.5
 """Seconds before the deadline at which the node is to have answered."""
@@ -100,7 +100,7 @@ class _NoAnswerError(CheckpointError):
 
 
 class LaunchedCheckpointer:
-    """``protocols.Checkpointer`` by requests to the job's launcher.
+    """``model.protocols.Checkpointer`` by requests to the job's launcher.
 
     ``directory`` is the cluster's on the shared file system (``checkpoint.directory``/cluster).
     ``poll``: seconds between two looks at an answer.

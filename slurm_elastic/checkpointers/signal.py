@@ -23,13 +23,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic import statedir, writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun, Origin
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Book(Struct, frozen=True, kw_only=True):
 
 
 class SignalCheckpointer:
-    """``protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm has it."""
+    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm has it."""
 
     name = "signal"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
-from slurm_elastic import bounded
-from slurm_elastic.bounded import BoundedSocket, Budget
+from slurm_elastic.base import bounded
+from slurm_elastic.base.bounded import BoundedSocket, Budget
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, suspended
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
@@ -17,11 +19,9 @@ from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.faults import reach
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.threat import Answer
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.threat import Answer
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 log = logging.getLogger(__name__)
 

@@ -6,18 +6,18 @@ import logging
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
 from slurm_elastic.ckptman.migration import ended_for_us, over, say, to
 from slurm_elastic.ckptman.origins import begun
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.verdicts import spot_nodes
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.policies.threat import OF_MACHINES, Cause
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, Cause
+from slurm_elastic.policies.repair.requeue import may_hurry
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""

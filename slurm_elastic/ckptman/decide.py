@@ -8,11 +8,25 @@ from msgspec import Struct
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.see import Snapshot
-from slurm_elastic.model import JobRun
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Never, OnNotice, Situation, joint_mtti
-from slurm_elastic.policies.threat import CERTAIN, PLANNED, Answer, Cause, Threat, due, notices
+from slurm_elastic.policies.checkpoint.checkpoint import (
+    DEFAULT_MTTI,
+    Never,
+    OnNotice,
+    Situation,
+    joint_mtti,
+)
+from slurm_elastic.policies.checkpoint.threat import (
+    CERTAIN,
+    PLANNED,
+    Answer,
+    Cause,
+    Threat,
+    due,
+    notices,
+)
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")

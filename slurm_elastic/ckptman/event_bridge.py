@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from slurm_elastic.ckptman.sources import Told
-from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.model.cluster import Notice, NoticeKind
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from slurm_elastic.config.checkpoint import (
     PoolCheckpoint,
 )
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.checkpoint import (
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
     AtLimit,
     Never,
@@ -29,7 +29,7 @@ from slurm_elastic.policies.checkpoint import (
     parse,
     parse_at_limit,
 )
-from slurm_elastic.policies.unsavable import Unsavable, unfit
+from slurm_elastic.policies.checkpoint.unsavable import Unsavable, unfit
 
 MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""

@@ -10,11 +10,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.ledger import Decision, Health, Ledger
-from slurm_elastic.ledger.histograms import Counts, Labels, sums
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ledger import Decision, Health, Ledger
+from slurm_elastic.state.ledger.histograms import Counts, Labels, sums
 
 log = logging.getLogger("slurm_elastic.ckptman")
 

@@ -11,17 +11,17 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.decide import PROBED, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import lost_seconds
 from slurm_elastic.ckptman.origins import Begun, begun
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import JobRun
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 LITTLE = 60.0
 """Seconds of work that nobody need be told of: a save and a move cost some of them in any case."""

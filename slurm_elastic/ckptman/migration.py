@@ -25,18 +25,18 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from slurm_elastic import requeue_setting
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.faults import reach
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
 from slurm_elastic.ckptman.origins import LAUNCHED
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import Held, Migration, Step
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.faults import reach
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.threat import OF_JOBS, Cause, Threat
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause, Threat
+from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.state.ckptstate.facts import Held, Migration, Step
 
 NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3

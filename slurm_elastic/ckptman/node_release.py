@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman.nodes import ALL, CORRELATION, MARK, MOST_PAUSE, PAUSE
 from slurm_elastic.ckptman.see import told_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import (
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.checkpoint.threat import by_subject, moving
+from slurm_elastic.policies.nodes.node_state import (
     is_drained,
 )
-from slurm_elastic.policies.threat import by_subject, moving
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -11,16 +11,15 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import RecordedNotice
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance
-from slurm_elastic.model_slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.exclusions import after_interruption
-from slurm_elastic.policies.node_reasons import NOTICE_MARK, OUR_MARK
-from slurm_elastic.policies.node_state import (
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies.checkpoint.threat import Cause, Threat
+from slurm_elastic.policies.launch.exclusions import after_interruption
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
+from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_anothers_address,
     is_busy,
@@ -29,8 +28,9 @@ from slurm_elastic.policies.node_state import (
     may_take_jobs,
     phase,
 )
-from slurm_elastic.policies.threat import Cause, Threat
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.ckptstate.facts import RecordedNotice
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate.orders import AnyOrder
+from slurm_elastic.state.ckptstate.orders import AnyOrder
 
 
 class Asked(Struct, frozen=True):

@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import Migration
-from slurm_elastic.model import Image, JobRun, Origin
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.ckptstate.facts import Migration
 
 LAUNCHED = frozenset({"criu", "dmtcp"})
 """Methods whose launcher, the batch script, stays while a saved job is stopped."""

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.sources import Source, Told
-from slurm_elastic.ckptstate.facts import RecordedNotice
-from slurm_elastic.ckptstate.orders import NoticeOrder, WithdrawOrder
-from slurm_elastic.faults import reach
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Notice
+from slurm_elastic.model.cluster import Notice
+from slurm_elastic.state.ckptstate.facts import RecordedNotice
+from slurm_elastic.state.ckptstate.orders import NoticeOrder, WithdrawOrder
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from slurm_elastic import requeue_setting
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.heartbeat import DAEMON, latest, read_mark
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.state.heartbeat import DAEMON, latest, read_mark
 
 log = logging.getLogger(__name__)
 

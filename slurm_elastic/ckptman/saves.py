@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic import requeue_setting
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import (
     SAVE,
@@ -26,11 +26,11 @@ from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.orders import SaveOrder
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.unsavable import TRIES, clearer, obstacle
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
+from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.state.ckptstate.orders import SaveOrder
 
 log = logging.getLogger(__name__)
 

@@ -9,20 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Verdict
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.model import Image
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.checkpoint import observed_mtti, save_seconds
-from slurm_elastic.policies.node_reasons import OUR_MARK
-from slurm_elastic.policies.sound import sound
-from slurm_elastic.policies.stopped import born
-from slurm_elastic.policies.threat import (
+from slurm_elastic.model.cluster import Image
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.checkpoint.checkpoint import observed_mtti, save_seconds
+from slurm_elastic.policies.checkpoint.threat import (
     OF_MACHINES,
     Threat,
     Threats,
@@ -36,7 +31,12 @@ from slurm_elastic.policies.threat import (
     of_price,
     of_reservations,
 )
-from slurm_elastic.prices.book import PriceBook
+from slurm_elastic.policies.growth.stopped import born
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.providers.prices.book import PriceBook
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Verdict
+from slurm_elastic.state.heartbeat import CKPTMAN
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.act import Acts
 from slurm_elastic.ckptman.decide import MOVE, Plan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -15,12 +16,11 @@ from slurm_elastic.ckptman.nodes import withdraw
 from slurm_elastic.ckptman.orders import Orders
 from slurm_elastic.ckptman.see import SlurmPlans, Snapshot, Watch
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.enduring import MEANS
-from slurm_elastic.ckptstate.orders import WithdrawOrder
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
-from slurm_elastic.policies.threat import OF_SLURM
-from slurm_elastic.prices.book import PriceBook
+from slurm_elastic.policies.checkpoint.threat import OF_SLURM
+from slurm_elastic.providers.prices.book import PriceBook
+from slurm_elastic.state.ckptstate.enduring import MEANS
+from slurm_elastic.state.ckptstate.orders import WithdrawOrder
+from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.protocols import Checkpointer, Provider, Slurm
+from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ledger import Ledger
 
 TELLS = 5
 """Times, a second apart, that a job is tried to be told something."""

@@ -16,10 +16,10 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import statedir
-from slurm_elastic.ckptstate.orders import AnyOrder, NoticeOrder
-from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.protocols import Provider, Slurm
+from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.state import statedir
+from slurm_elastic.state.ckptstate.orders import AnyOrder, NoticeOrder
 
 log = logging.getLogger(__name__)
 

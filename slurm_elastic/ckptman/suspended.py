@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.faults import reach
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import has_begun
 from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate.facts import Step, Suspension
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.faults import reach
-from slurm_elastic.model import JobRun
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.ckptstate.facts import Step, Suspension
 
 SETTLES = 5.0
 """Seconds from a job's suspension until it can be resumed."""

@@ -7,13 +7,13 @@ import sqlite3
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.ckptstate.facts import Migration, Step, Verdict
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import NO_SPOT, Exclusion, JobRun, Market
-from slurm_elastic.policies.threat import Cause
-from slurm_elastic.policies.unsavable import LITTLE, Unsavable, obstacle
+from slurm_elastic.model.cluster import NO_SPOT, Exclusion, JobRun, Market
+from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.unsavable import LITTLE, Unsavable, obstacle
+from slurm_elastic.state.ckptstate.facts import Migration, Step, Verdict
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.bounded import bound_boto
+from slurm_elastic.base.bounded import bound_boto
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.job_settings import policy_of
@@ -19,19 +20,18 @@ from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, Source
-from slurm_elastic.ckptstate import FILE
-from slurm_elastic.ckptstate.enduring import EnduringState
-from slurm_elastic.ckptstate.orders import DROPS
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import METHODS
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.ledger.enduring import Followed
-from slurm_elastic.policies.checkpoint import watches_prices
-from slurm_elastic.prices.book import FileFeed, PriceBook, PriceFeed
-from slurm_elastic.prices.ec2 import Ec2Feed
-from slurm_elastic.protocols import Checkpointer, Provider, Slurm
+from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
+from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.prices.book import FileFeed, PriceBook, PriceFeed
+from slurm_elastic.providers.prices.ec2 import Ec2Feed
+from slurm_elastic.state.ckptstate import FILE
+from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.ckptstate.orders import DROPS
+from slurm_elastic.state.ledger.enduring import Followed
 
 log = logging.getLogger(__name__)
 

@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.redaction import redacted
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.records import may_read
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.redaction import redacted
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.records import may_read
 
 PATIENCE = 120.0
 """Seconds for each command."""

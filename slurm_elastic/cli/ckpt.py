@@ -9,16 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.units import format_duration, parse_duration
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
 from slurm_elastic.ckptman.site import pools_by_node
-from slurm_elastic.ckptstate.orders import (
-    DROPS,
-    AnyOrder,
-    NoticeOrder,
-    SaveOrder,
-    WithdrawOrder,
-    drop,
-)
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.directing import require_trusted
@@ -28,15 +22,21 @@ from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.client import facts_of
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.units import format_duration, parse_duration
-from slurm_elastic.view.attention import private_note
-from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ckptstate.orders import (
+    DROPS,
+    AnyOrder,
+    NoticeOrder,
+    SaveOrder,
+    WithdrawOrder,
+    drop,
+)
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.watch.door.client import facts_of
+from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
 
 LONGEST = 366 * 86400.0
 """Seconds that a notice may look ahead."""

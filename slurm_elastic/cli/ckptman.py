@@ -11,6 +11,7 @@ import sys
 import threading
 from functools import partial
 
+from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.readers import Reader, spot_prices
@@ -20,10 +21,9 @@ from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.errors import ConfigError, PassingError
-from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.store.trouble import PASSING
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.store.trouble import PASSING
 
 log = logging.getLogger("slurm_elastic.ckptman")
 

@@ -13,17 +13,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.audit_trail import list_subject, pool_subject
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import BREAKER, COOL_DOWN, DOUBT, Pool
-from slurm_elastic.policies.exclusions import touches
+from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, DOUBT, Pool
+from slurm_elastic.policies.launch.exclusions import touches
+from slurm_elastic.state.audit_trail import list_subject, pool_subject
+from slurm_elastic.state.ledger import Decision, Ledger
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence, Set
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.ledger import Decision, Launch, Ledger, Machine
+from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
 
 def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.resolve import effective
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.policies.directives import told
+from slurm_elastic.policies.launch.directives import told
 from slurm_elastic.providers.base.joining import program_of
-from slurm_elastic.slurm import check, conf_diff, controller, install, plan
-from slurm_elastic.slurm import uninstall as slurm_uninstall
-from slurm_elastic.slurm.install import Outcome
+from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.conf import check, conf_diff, install, plan
+from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
+from slurm_elastic.slurm.conf.install import Outcome
+from slurm_elastic.state.ledger import Ledger
 
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",

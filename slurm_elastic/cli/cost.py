@@ -14,19 +14,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.books import By, Costs, Line, charges, read_books
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import parse_duration
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import in_a_line, write_csv, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.asks import CostAsk
-from slurm_elastic.door.client import costs_of
-from slurm_elastic.door.records import may_read
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.units import parse_duration
-from slurm_elastic.view import focus
+from slurm_elastic.controller.books import By, Costs, Line, charges, read_books
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.asks import CostAsk
+from slurm_elastic.watch.door.client import costs_of
+from slurm_elastic.watch.door.records import may_read
+from slurm_elastic.watch.view import focus
 
 MOST_LINES = 50
 """Lines of a table; the other formats have all."""

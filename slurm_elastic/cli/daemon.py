@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_elastic.catalogues import Keeper, tell_used
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.catalogue import from_state
@@ -23,15 +23,15 @@ from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.controller.tunnels import Tunnels
-from slurm_elastic.door.answers import Answers
-from slurm_elastic.door.server import Door
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.providers import open_providers
-from slurm_elastic.slurm.client import open_slurm
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.spool import Spool
-from slurm_elastic.store.trouble import PASSING
+from slurm_elastic.providers.catalogues import Keeper, tell_used
+from slurm_elastic.slurm.client.chosen import open_slurm
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger.enduring import Enduring
+from slurm_elastic.state.spool import Spool
+from slurm_elastic.state.store.trouble import PASSING
+from slurm_elastic.watch.door.answers import Answers
+from slurm_elastic.watch.door.server import Door
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.munge_keys import MungeKeys

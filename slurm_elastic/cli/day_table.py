@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from slurm_elastic.cli.ckpt_tables import titled_table
 from slurm_elastic.cli.shortened import with_rest
 from slurm_elastic.cli.status_tables import dollars
-from slurm_elastic.view.attention import (
+from slurm_elastic.watch.view.attention import (
     private_note,
 )
-from slurm_elastic.view.day import DayView, hours
+from slurm_elastic.watch.view.day import DayView, hours
 
 
 def day_table(day: DayView) -> RenderableType:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.cli.ckpt import choice_of
 from slurm_elastic.cli.directing import counted, duration, require_operator
 from slurm_elastic.cli.status import gather
@@ -20,16 +21,15 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.changed import scope_named, with_limits
 from slurm_elastic.config.configfile import load
 from slurm_elastic.controller.departures import concerned
-from slurm_elastic.directive import Departure, limit_changes, scope_in_words
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.hostlist import HostlistError, compress, expand
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.departure import jobs_on
-from slurm_elastic.policies.directives import clock
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.view import Facts
+from slurm_elastic.model.directive import Departure, limit_changes, scope_in_words
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.directives import clock
+from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.policies.repair.departure import jobs_on
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.view import Facts
 
 SHOWN = 12
 """Jobs that are named of each kind."""

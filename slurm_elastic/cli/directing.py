@@ -11,17 +11,17 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import format_duration, parse_duration
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.directive import scope_of_cloud, scope_of_pool
-from slurm_elastic.door.asks import Order, group_ids, trusted
-from slurm_elastic.door.client import facts_of, order
-from slurm_elastic.door.orders import LONGEST, MAX_TEXT, no_right
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.heartbeat import alive, latest
-from slurm_elastic.units import format_duration, parse_duration
-from slurm_elastic.view import Facts
+from slurm_elastic.model.directive import scope_of_cloud, scope_of_pool
+from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.door.asks import Order, group_ids, trusted
+from slurm_elastic.watch.door.client import facts_of, order
+from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, no_right
+from slurm_elastic.watch.view import Facts
 
 WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 

@@ -15,8 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.account import trusted
-from slurm_elastic.catalogues import completed
+from slurm_elastic.base.account import trusted
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
@@ -25,11 +24,12 @@ from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.configfile import read
-from slurm_elastic.doctor import auth, bursting, clouds, head, network
-from slurm_elastic.model import Finding, Level
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.submission_test import ProbingCli
+from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.providers.catalogues import completed
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.slurm.hooks.submission_test import ProbingCli
+from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 

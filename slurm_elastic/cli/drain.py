@@ -8,8 +8,8 @@ from slurm_elastic.cli import departing
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.directing import WHO_MAY, add_options, give
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.directive import Departure
-from slurm_elastic.door.asks import DirectAsk
+from slurm_elastic.model.directive import Departure
+from slurm_elastic.watch.door.asks import DirectAsk
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -15,7 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.audit_trail import jobs_of, nodes_of
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -27,21 +28,20 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.door.asks import Chain, ChainAsk
-from slurm_elastic.door.client import chain_of
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import Mark, alive, process_exists, read_mark, told
-from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.ledger import Decision, Machine
-from slurm_elastic.ledger.mark_rows import to_json
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.grouping import generalised
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.grouping import generalised
+from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.policies.policy_text import text_of
-from slurm_elastic.policies.verdict import Verdict
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.view.attention import private_note
-from slurm_elastic.view.next_action import brief
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.audit_trail import jobs_of, nodes_of
+from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
+from slurm_elastic.state.ledger import Decision, Machine
+from slurm_elastic.state.ledger.mark_rows import to_json
+from slurm_elastic.watch.door.asks import Chain, ChainAsk
+from slurm_elastic.watch.door.client import chain_of
+from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.next_action import brief
 
 OFFERS_SHOWN = 20
 MACHINES_SHOWN = 5

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import billed
 from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, rules_of
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.capacity import Bounds
-from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
-from slurm_elastic.prices.trace import PriceTrace, load_trace, series_of
+from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
+from slurm_elastic.policies.growth.capacity import Bounds
+from slurm_elastic.providers.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
 from slurm_elastic.simulate.availability import Span, load_supply
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import serve, uid_of
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import configfile
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.hub.service import Hub
+from slurm_elastic.machine.hub.service import Hub
 
 
 def main(argv: Sequence[str] | None = None) -> int:

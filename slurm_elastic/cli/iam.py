@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
@@ -13,8 +15,6 @@ from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import Holder, use_of
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.hostlist import expand
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

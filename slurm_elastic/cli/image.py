@@ -6,18 +6,18 @@ import argparse
 import time
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config.configfile import load_as
-from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import label
 from slurm_elastic.image.build import build
 from slurm_elastic.image.check import check
 from slurm_elastic.image.identity import KINDS
 from slurm_elastic.image.recipe import Recipe, problems
-from slurm_elastic.signals import ended_like_ctrl_c
 
 HEARTBEAT = 180
 TIMEOUT = 900

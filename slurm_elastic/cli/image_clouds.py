@@ -7,18 +7,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError, TransientError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
-from slurm_elastic.errors import AuthError, ConfigError, ProviderError, TransientError
-from slurm_elastic.hostlist import expand
 from slurm_elastic.image import label
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import CloudImage
-from slurm_elastic.protocols import ImageStore
+from slurm_elastic.model.cluster import CloudImage
+from slurm_elastic.model.protocols import ImageStore
 from slurm_elastic.providers import open_images
 
 _COLUMNS = ("NAME", "ID", "SLURM", "SYSTEM", "SIZE", "AGE", "POOLS")

@@ -12,7 +12,8 @@ import yaml
 from msgspec.structs import replace
 from rich.table import Table
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -20,8 +21,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import configfile
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup import compose, merge, reach
 from slurm_elastic.setup.questions import Answers, Question, answers, questions
 from slurm_elastic.setup.site import Facts, facts

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import key_machines, key_slurm
 from slurm_elastic.cli.directing import duration
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.errors import ConfigError, SlurmElasticError
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.key_rotation import Rotation

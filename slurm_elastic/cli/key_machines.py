@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.state.ledger import Ledger, Machine
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.key_rotation import Result, Rotation

@@ -13,15 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.key_machines import lay, living, module, told
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import keyset, siteconf
-from slurm_elastic.slurm.keyset import KeySet
-from slurm_elastic.units import format_duration
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import keyset
+from slurm_elastic.slurm.conf.keyset import KeySet
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.key_rotation import Rotation

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.directing import WHO_MAY, add_options, give, opened
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import DOLLARS, KEYS, checked, configured, scope_named
-from slurm_elastic.directive import LimitChange, limit_changes, scope_in_words
-from slurm_elastic.door.asks import DirectAsk, EndAsk
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.view import Facts
+from slurm_elastic.model.directive import LimitChange, limit_changes, scope_in_words
+from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
+from slurm_elastic.watch.view import Facts
 
 RESET = "reset"
 

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.arguments import add_config, pause
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import serve, uid_of
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.local.agent import Agent
-from slurm_elastic.local.driver import AgentSettings
+from slurm_elastic.machine.local.agent import Agent
+from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.providers.local.settings import LocalCloud
 
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from slurm_elastic.base.errors import ConfigError, SandboxError, SlurmElasticError
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import Command
 from slurm_elastic.cli.streams import NO_READER, let_go, log_plainly, prepare, visible
-from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 COMMANDS: Mapping[str, str] = {
     "quickstart": "run ten jobs on a sandbox, from sbatch to the last machine's end",

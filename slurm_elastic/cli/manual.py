@@ -15,7 +15,7 @@ from pathlib import Path
 import shtab
 from argparse_manpage.manpage import Manpage
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
 from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.service import parser_of

@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.records import may_read
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.watch.door.records import may_read
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if not may_read(config):
         raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
     try:
-        from slurm_elastic.door.metrics import node_states, text
+        from slurm_elastic.watch.door.metrics import node_states, text
     except ModuleNotFoundError as error:
         raise SlurmElasticError(
             f"Python module {error.name!r} is missing; install slurm-elastic[metrics]"

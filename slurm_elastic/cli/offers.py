@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.catalogues import completed
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -27,13 +27,13 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.rules import types_of
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Market, NodeRequest, Offer, Placement, Pool, Ranked
-from slurm_elastic.policies.ranking import Scope, rank, serving, unsold
-from slurm_elastic.protocols import Provider, Slurm
+from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Placement, Pool, Ranked
+from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.providers.catalogues import completed
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger import Ledger
 
 
 class OfferRow(Struct, frozen=True, kw_only=True):

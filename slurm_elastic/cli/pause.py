@@ -17,9 +17,9 @@ from slurm_elastic.cli.directing import (
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import scope_named
-from slurm_elastic.directive import Pause, scope_in_words
-from slurm_elastic.door.asks import DirectAsk
-from slurm_elastic.view import Facts
+from slurm_elastic.model.directive import Pause, scope_in_words
+from slurm_elastic.watch.door.asks import DirectAsk
+from slurm_elastic.watch.view import Facts
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_policy
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -19,9 +20,8 @@ from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.cli.simulate_tables import SCHEDULER, tell_unbought
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first
-from slurm_elastic.policies.reserve import usage_of_steps
+from slurm_elastic.policies.planning.portfolio import ReservedClass, heaviest_first
+from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.portfolio import Plan, plan_of

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from rich import box
 from rich.table import Table
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.checkpoint import AnyPolicy, parse
+from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, parse
 from slurm_elastic.policies.policy_text import split, text_of
 from slurm_elastic.simulate.comparison import Comparison, compared
 from slurm_elastic.simulate.engine import simulate

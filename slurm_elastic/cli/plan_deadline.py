@@ -11,15 +11,15 @@ from msgspec import Struct
 from rich import box
 from rich.table import Table
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import parse_duration
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay, uniform
+from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose, greedy, pay, uniform
 from slurm_elastic.simulate.availability import Availability, load_availability
 from slurm_elastic.simulate.deadline import Odds, tried
-from slurm_elastic.units import parse_duration
 
 HOUR = 3600.0
 LONGEST = 366 * 86400.0

@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told, unserved
 from slurm_elastic.config.document import write
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.growth.release import Order
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.policies.release import Order
 from slurm_elastic.simulate.comparison import LEAST, Comparison, compared
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate

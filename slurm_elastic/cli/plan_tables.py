@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.policies.portfolio import WEEK, Bought, ReservedClass
+from slurm_elastic.policies.planning.portfolio import WEEK, Bought, ReservedClass
 from slurm_elastic.simulate.portfolio import Plan
 
 SHOWN = 12

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import report_text
 from slurm_elastic.cli.history import Setting
 from slurm_elastic.cli.simulate_tables import SCHEDULER, WORDS
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Offer
-from slurm_elastic.policies.checkpoint import AnyPolicy
+from slurm_elastic.model.cluster import Offer
+from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy
 from slurm_elastic.simulate import breakdown, series
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome

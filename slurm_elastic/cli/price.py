@@ -12,26 +12,27 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.asks import Chain, PartitionPrice, PriceAsk
-from slurm_elastic.door.client import prices
-from slurm_elastic.door.orders import name_of
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import siteconf, submission, submit_filter
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.slurm.submission import Submission
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.slurm.hooks import submission, submit_filter
+from slurm_elastic.slurm.hooks.submission import Submission
+from slurm_elastic.watch.door.asks import Chain, PartitionPrice, PriceAsk
+from slurm_elastic.watch.door.client import prices
+from slurm_elastic.watch.door.orders import name_of
 
 BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
      "memory", "size", "filter"}
 )  # fmt: skip
-"""The predicates of ``policies.verdict`` that keep a job away for good; others pass with time."""
+"""The predicates of ``policies.launch.verdict`` that keep a job away for good; others pass with time."""
 MOST_ASKED = 8
 """Partitions for which slurmctld is asked, a command each."""
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from rich.console import Console
 
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -36,7 +36,7 @@ from slurm_elastic.sandbox.rehearsal import (
     parse_jobs,
 )
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
-from slurm_elastic.signals import ended_like_ctrl_c
+from slurm_elastic.state.ledger import Decision, Ledger, Machine
 
 USER = "nobody"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

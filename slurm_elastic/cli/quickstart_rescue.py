@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config import Config
-from slurm_elastic.errors import SandboxError
-from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Instance, Market
+from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.rehearsal import costs
+from slurm_elastic.state.ledger import Decision, Ledger, Machine
 
 USER = "nobody"
 BID, SPIKE = 0.085, 0.075

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.sandbox.rehearsal import CostRow, Watch, markets
+from slurm_elastic.state.ledger import Machine
 
 _JOBS = {"wait": "waiting", "start": "starting", "run": "running", "done": "completed"}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.directing import WHO_MAY, give, opened
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import scope_named
-from slurm_elastic.directive import Departure, Directive, LimitChange, scope_in_words
-from slurm_elastic.door.asks import EndAsk
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, scope_in_words
+from slurm_elastic.watch.door.asks import EndAsk
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

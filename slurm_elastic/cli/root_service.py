@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_elastic.account import account
+from slurm_elastic.base.account import account
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.signals import on_end
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.local.listening import Server
-from slurm_elastic.signals import on_end
+from slurm_elastic.machine.local.listening import Server
 
 log = logging.getLogger(__name__)
 

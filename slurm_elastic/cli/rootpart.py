@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from slurm_elastic import writing
-from slurm_elastic.ckptroot.bundle import build
-from slurm_elastic.ckptroot.site import CONFIG
+from slurm_elastic.base import writing
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.slurm.launcher import PROGRAM
+from slurm_elastic.machine.ckptroot.bundle import build
+from slurm_elastic.machine.ckptroot.site import CONFIG
+from slurm_elastic.slurm.hooks.launcher import PROGRAM
 
 NEXT = f"""\
 on the nodes (docs/checkpoint-criu.md): as {PROGRAM}, root's, mode 0755;

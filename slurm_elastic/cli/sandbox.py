@@ -251,7 +251,7 @@ def _price(arguments: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> float:
-    from slurm_elastic.errors import SandboxError
+    from slurm_elastic.base.errors import SandboxError
 
     try:
         return float(text)

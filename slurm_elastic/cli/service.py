@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm_elastic import statedir
+from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
+from slurm_elastic.base.signals import on_end
 from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
-from slurm_elastic.signals import on_end
-from slurm_elastic.store.trouble import PASSING
+from slurm_elastic.state import statedir
+from slurm_elastic.state.store.trouble import PASSING
 
 log = logging.getLogger(__name__)
 

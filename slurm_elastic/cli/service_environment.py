@@ -8,8 +8,8 @@ from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.config import Config
-from slurm_elastic.doctor.environment import of_the_services
-from slurm_elastic.model import Finding
+from slurm_elastic.model.cluster import Finding
+from slurm_elastic.watch.doctor.environment import of_the_services
 
 
 @contextlib.contextmanager

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import cells, render, tell_unbought, unserved
-from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, Outcome

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.day_table import day_table
@@ -23,13 +24,12 @@ from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.client import day_of, facts_of
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.protocols import NO_NODE, Slurm
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.view import Facts, StatusView, status_view
-from slurm_elastic.view.day import DayView, still_waiting
-from slurm_elastic.view.narrowing import narrowed
+from slurm_elastic.model.protocols import NO_NODE, Slurm
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.watch.door.client import day_of, facts_of
+from slurm_elastic.watch.view import Facts, StatusView, status_view
+from slurm_elastic.watch.view.day import DayView, still_waiting
+from slurm_elastic.watch.view.narrowing import narrowed
 
 Part = tuple[str | None, str | None]
 """A cloud and a pool; None: all."""

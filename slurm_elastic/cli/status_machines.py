@@ -9,8 +9,8 @@ from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import titled_table
 from slurm_elastic.cli.shortened import with_rest, words
-from slurm_elastic.view.next_action import brief
-from slurm_elastic.view.rows import InstanceView, JobView
+from slurm_elastic.watch.view.next_action import brief
+from slurm_elastic.watch.view.rows import InstanceView, JobView
 
 WIDE, NARROW = 120, 72
 SORTS = ("node", "cost", "price", "age")

@@ -15,12 +15,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
 from slurm_elastic.cli.shortened import hosts, more, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
-from slurm_elastic.hostlist import expand
-from slurm_elastic.policies.grouping import braces
-from slurm_elastic.view.attention import (
+from slurm_elastic.policies.launch.grouping import braces
+from slurm_elastic.watch.view.attention import (
     clouds,
     of_directive,
     paused,
@@ -31,8 +31,8 @@ from slurm_elastic.view.attention import (
     stopped,
     unread,
 )
-from slurm_elastic.view.checkpoints import CheckpointsView
-from slurm_elastic.view.next_action import (
+from slurm_elastic.watch.view.checkpoints import CheckpointsView
+from slurm_elastic.watch.view.next_action import (
     BOOTING,
     DOWN,
     HELD,
@@ -41,7 +41,7 @@ from slurm_elastic.view.next_action import (
     POWERED_DOWN,
     brief,
 )
-from slurm_elastic.view.rows import (
+from slurm_elastic.watch.view.rows import (
     BudgetView,
     CoolDownView,
     HoldView,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.hostlist import HostlistError, expand
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.protocols import Slurm
 
 MOST = 16
 """Nodes that are explained at once."""

@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.directing import is_alive, pools_in, require_trusted
@@ -24,15 +26,13 @@ from slurm_elastic.cli.trial_run import StoppedError, Trial, tell
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.changed import scope_named
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Pool
-from slurm_elastic.policies.trial import (
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.policies.launch.trial import (
     Step,
     diagnosis,
 )
-from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.watch.door.records import read_facts
 
 LOOKED_FOR = 600.0
 """Seconds of paid time that the estimate counts."""

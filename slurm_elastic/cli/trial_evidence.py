@@ -8,11 +8,12 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.trial import (
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.protocols import Console
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.trial import (
     HEADLESS,
     NAMELESS,
     Seen,
@@ -20,9 +21,8 @@ from slurm_elastic.policies.trial import (
     log_evidence,
     reason_set,
 )
-from slurm_elastic.protocols import Console
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm.client import siteconf
 
 PROBE = 3.0
 """Seconds for a connection."""

@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_elastic.audit_trail import pool_subject
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
-from slurm_elastic.door.orders import own_name
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import Pool
-from slurm_elastic.model_ledger import Machine, decided_at
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_down, is_drained, phase
-from slurm_elastic.policies.trial import (
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.memory import Machine, decided_at
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.trial import (
     MEANING,
     SLURMCTLD,
     Diagnosis,
@@ -33,9 +29,13 @@ from slurm_elastic.policies.trial import (
     is_over,
     reached,
 )
-from slurm_elastic.slurm import node_updates
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.spool import Spool
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.audit_trail import pool_subject
+from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.state.spool import Spool
+from slurm_elastic.watch.door.orders import own_name
 
 T = TypeVar("T")
 PERIOD = 1.0

@@ -12,17 +12,17 @@ import time
 from functools import partial
 from math import inf
 
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.policies.unneeded import Bound
+from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_providers
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.watchdog import NAME, Watchdog
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.watch.watchdog import NAME, Watchdog
 
-log = logging.getLogger("slurm_elastic.watchdog")
+log = logging.getLogger("slurm_elastic.watch.watchdog")
 
 AFTER = 1800.0
 EVERY = 60.0

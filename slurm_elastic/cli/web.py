@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_elastic.books import By
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
@@ -24,19 +24,19 @@ from slurm_elastic.cli.status import PERIOD, gather, gather_day
 from slurm_elastic.cli.streams import as_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.door.asks import CostAsk
-from slurm_elastic.door.client import costs_of
-from slurm_elastic.door.orders import name_of
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.view import status_view
-from slurm_elastic.web.documents import Documents, Query, Source, word
+from slurm_elastic.controller.books import By
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.watch.door.asks import CostAsk
+from slurm_elastic.watch.door.client import costs_of
+from slurm_elastic.watch.door.orders import name_of
+from slurm_elastic.watch.view import status_view
+from slurm_elastic.watch.web.documents import Documents, Query, Source, word
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
-    from slurm_elastic.web.listening import Place
+    from slurm_elastic.watch.web.listening import Place
 
 PORT = 8411
 """A port of loopback where nothing else is told; on a desk, and here where one is asked for."""
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until it is interrupted."""
     config = load(Path(args.config))
     try:
-        from slurm_elastic.web.listening import listening, own_place
-        from slurm_elastic.web.server import OWN_NAMES, application, serve
+        from slurm_elastic.watch.web.listening import listening, own_place
+        from slurm_elastic.watch.web.server import OWN_NAMES, application, serve
     except ModuleNotFoundError as error:
         raise SlurmElasticError(
             f"Python module {error.name!r} is missing; install slurm-elastic[dashboard]"
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def wsgi() -> WSGIApplication:
     """The page for a web server that starts a process for each user, as Open OnDemand does."""
-    from slurm_elastic.web.wsgi import application
+    from slurm_elastic.watch.web.wsgi import application
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     config = load(file)
@@ -162,7 +162,7 @@ def _doctor(file: Path, _: Query) -> str:
 
 def _place(text: str) -> Place:
     """For argparse."""
-    from slurm_elastic.web.listening import place
+    from slurm_elastic.watch.web.listening import place
 
     try:
         return place(text)

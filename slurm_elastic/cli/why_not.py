@@ -14,17 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.door.asks import Chain
-from slurm_elastic.errors import ConfigError, SlurmError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Location
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.verdict import Asker, PoolCase, Verdict, grouped, verdicts
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm import siteconf, submit_filter
-from slurm_elastic.slurm.siteconf import Site
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.hooks import submit_filter
+from slurm_elastic.watch.door.asks import Chain
 
 ROWS = 8
 """Reasons that are shown where not all lines are asked for."""

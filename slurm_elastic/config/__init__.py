@@ -37,7 +37,7 @@ from slurm_elastic.config.numbers import (
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
+from slurm_elastic.model.cluster import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 
 FRESH = 86400.0
 """Seconds after which a cloud is asked again."""

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import CloudPolicies
-from slurm_elastic.directive import LimitChange, scope_in_words, scope_of_cloud, scope_of_pool
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Limits
-from slurm_elastic.policies.account_budgets import ACCOUNT, USER
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.directive import LimitChange, scope_in_words, scope_of_cloud, scope_of_pool
+from slurm_elastic.policies.money.account_budgets import ACCOUNT, USER
 
 COUNTS = ("nodes", "spot", "on_demand")
 DOLLARS = "dollars_per_hour"

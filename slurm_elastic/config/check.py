@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
+from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
@@ -23,8 +24,7 @@ from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_network import check_network
 from slurm_elastic.config.validate_prices import LIMIT_FITS
 from slurm_elastic.config.validate_stopped import check_stopped
-from slurm_elastic.hostlist import HostlistError, compress, expand
-from slurm_elastic.policies.ranking import KEYS
+from slurm_elastic.policies.launch.ranking import KEYS
 
 NODE_ADDRESSES = ("registration", "provider")
 _LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
-from slurm_elastic.policies.unsavable import Unsavable
+from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
@@ -101,12 +101,12 @@ OrNone = Annotated[str, Meta(extra={"none": True})]
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved and moved off machines that are taken away.
 
-    ``policy`` is text as ``policies.checkpoint.parse`` reads it. ``method`` is for jobs that name
+    ``policy`` is text as ``policies.checkpoint.checkpoint.parse`` reads it. ``method`` is for jobs that name
     none themselves (``--comment=ckpt=METHOD``). ``directory`` is shared by the head and all nodes.
     ``keep``: images of a job. ``parallel``: jobs moved at a time. ``expected``: what a job's
     first checkpoint is taken to need (s); ``slack``: what is kept free before a deadline;
     ``patience``: a job that was stopped for a move that does not come goes on after so long.
-    ``at_limit`` is text as ``policies.checkpoint.parse_at_limit`` reads it: which jobs go on with a
+    ``at_limit`` is text as ``policies.checkpoint.checkpoint.parse_at_limit`` reads it: which jobs go on with a
     new time limit. ``probe``: seconds after its start at which a job is saved once to see whether
     that works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
     ``on_demand``. ``tcp``: ``keep`` (a job with an open connection is not saved) or ``close``.

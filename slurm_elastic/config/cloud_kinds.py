@@ -20,14 +20,14 @@ import msgspec
 import msgspec.inspect as mi
 from msgspec import Struct
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings, UnusableCloud
 from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.protocols import ImageStore, Provider
+from slurm_elastic.model.protocols import ImageStore, Provider
 
 GROUP = "slurm_elastic.providers"
 API = 1

@@ -21,8 +21,8 @@ from slurm_elastic.config.numbers import (
 )
 from slurm_elastic.config.policies import CloudPolicies
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.policies.launch.boots import given_up_after
 
 ONE_ZONE = "default"
 """The one zone of a cloud whose scheduler chooses by itself."""

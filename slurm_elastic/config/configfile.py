@@ -19,8 +19,9 @@ from typing import TypeVar, cast
 import msgspec.inspect as mi
 from msgspec.structs import replace
 
-from slurm_elastic import trust, writing
-from slurm_elastic.account import account
+from slurm_elastic.base import trust, writing
+from slurm_elastic.base.account import account
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
@@ -29,7 +30,6 @@ from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape, render
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.errors import ConfigError
 
 UUID_FILE = "cluster-uuid"
 MAX_BYTES = 4 * 1024 * 1024

@@ -16,9 +16,8 @@ from typing import Final, Protocol
 import msgspec.inspect as mi
 from msgspec import Struct
 
-from slurm_elastic.config.document import Document, KeyPath, shown
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.units import (
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import (
     DURATION_FORMS,
     SIZE_FORMS,
     format_duration,
@@ -26,6 +25,7 @@ from slurm_elastic.units import (
     parse_duration,
     parse_size,
 )
+from slurm_elastic.config.document import Document, KeyPath, shown
 
 MOST = 10**12
 """No number of ours is greater; keeps arithmetic and the ledger's integers safe."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.hostlist import HostlistError, expand
+from slurm_elastic.base.hostlist import HostlistError, expand
 
 FORM = (
     "absolute paths such as /dev/nvidia[0-3], or with a comma between the files of one device,"

@@ -12,7 +12,7 @@ import re
 import yaml
 from msgspec import Struct
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 """Where a value stands: keys and list indices, outermost first."""

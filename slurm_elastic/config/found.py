@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 
 
 class Place(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from slurm_elastic.config import Cluster, Config, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import CONSOLE
-from slurm_elastic.model import Pool
+from slurm_elastic.model.cluster import Pool
 
 
 class Holder(StrEnum):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
 from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
-from slurm_elastic.model import Location
-from slurm_elastic.policies.capacity import AnyGrowth, misfits, parse_growth
-from slurm_elastic.policies.release import Delayed, parse_release
-from slurm_elastic.policies.scaling import PoolRules
-from slurm_elastic.units import format_duration
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits, parse_growth
+from slurm_elastic.policies.growth.release import Delayed, parse_release
+from slurm_elastic.policies.growth.scaling import PoolRules
 
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:

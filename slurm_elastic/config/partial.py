@@ -6,12 +6,12 @@ import contextlib
 from functools import cached_property
 from typing import TypeVar
 
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape
 from slurm_elastic.config.document import KeyPath
-from slurm_elastic.hostlist import HostlistError, expand
 
 T = TypeVar("T")
 

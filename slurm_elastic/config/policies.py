@@ -1,7 +1,7 @@
 """The ``policies`` sections of the configuration: of the cluster, of a cloud, of a pool.
 
 A pool goes by its own value, else its cloud's, else the cluster's, key by key; ``rules`` says
-what that comes to. The texts' meaning is in ``policies.capacity`` and ``policies.release``.
+what that comes to. The texts' meaning is in ``policies.growth.capacity`` and ``policies.growth.release``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from slurm_elastic.policies.release import Order
+from slurm_elastic.policies.growth.release import Order
 
 Billed = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
 Look = Annotated[float, Meta(ge=1, le=3600, extra={"unit": "duration"})]
@@ -55,7 +55,7 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cluster's. ``look``: seconds between two looks at queue and machines;
     ``account_budgets`` and ``user_budgets``: by Slurm account and by user, what they may spend
-    (``policies.account_budgets``).
+    (``policies.money.account_budgets``).
     """
 
     look: Look = 15.0

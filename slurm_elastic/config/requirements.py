@@ -11,8 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from slurm_elastic.base.units import parse_size
 from slurm_elastic.config.numbers import Count
-from slurm_elastic.units import parse_size
 
 RangeText = Annotated[str, Meta(extra={"number": True})]
 """A range as the file has it; a lone number is one, too."""

@@ -17,16 +17,16 @@ from slurm_elastic.config.policies import (
     PoolPolicies,
     SitePolicies,
 )
-from slurm_elastic.model import Location, Pool
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.policies.growth.capacity import (
     Bounds,
     Slurm,
     SteadyStream,
     Window,
     parse_growth,
 )
-from slurm_elastic.policies.release import Delayed, Idle, Order, parse_release
-from slurm_elastic.policies.scaling import PoolRules
+from slurm_elastic.policies.growth.release import Delayed, Idle, Order, parse_release
+from slurm_elastic.policies.growth.scaling import PoolRules
 
 BOOT = 120
 """Seconds that a machine takes to be ready, where no section says."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import Enrol, Network
-from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.policies.peers import addresses_of
+from slurm_elastic.policies.repair.peers import addresses_of
 
 
 def clouds_with_tunnel(config: Config) -> frozenset[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
 from slurm_elastic.config.clouds import CloudSettings, typed
@@ -23,8 +24,7 @@ from slurm_elastic.config.requirements import (
     lacks,
     parse_range,
 )
-from slurm_elastic.model import Market
-from slurm_elastic.units import format_duration
+from slurm_elastic.model.cluster import Market
 
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 

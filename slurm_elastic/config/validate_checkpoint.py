@@ -19,7 +19,7 @@ from slurm_elastic.config.checkpoint import (
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.policies import checkpoint
+from slurm_elastic.policies.checkpoint import checkpoint
 
 SECTION = "checkpoint"
 SHARED = ("criu", "dmtcp", "blcr")

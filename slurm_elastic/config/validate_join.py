@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.scratch import never_wiped
-from slurm_elastic.units import format_duration
 
 _HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:(?P<port>[1-9][0-9]{0,4}))?")
 _HOST_KEY = re.compile(

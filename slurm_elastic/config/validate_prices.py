@@ -9,7 +9,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
 from slurm_elastic.config.document import KeyPath
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market
 
 
 def _type_prices(draft: Draft) -> None:

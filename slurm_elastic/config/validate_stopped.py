@@ -9,7 +9,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate_prices import markets_used
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 
 def check_stopped(draft: Draft) -> None:

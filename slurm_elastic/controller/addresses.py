@@ -12,7 +12,7 @@ from slurm_elastic.config.joining import Enrol
 from slurm_elastic.config.tunnel import enrols
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import word_of
-from slurm_elastic.model import Instance
+from slurm_elastic.model.cluster import Instance
 
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:

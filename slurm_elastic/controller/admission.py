@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import Location
-from slurm_elastic.policies.account_budgets import barring, payer, shares
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.money.account_budgets import barring, payer, shares
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance
+from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.actions import (
     Adopt,
     AdoptStopped,
 )
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

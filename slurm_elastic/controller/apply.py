@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds, starting, stopping
 from slurm_elastic.controller.adoption import adopt
 from slurm_elastic.controller.boots import register, reopen_pools
@@ -28,24 +30,28 @@ from slurm_elastic.controller.stale_machines import (
     nodes_with_capacity,
     stale_instances,
 )
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Launch, Machine
-from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import generation_order
-from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.memory import generation_order
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import (
     Action,
     NoteEnd,
     NoteMissing,
 )
-from slurm_elastic.policies.cluster import decide
-from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule
-from slurm_elastic.policies.node_reasons import OUR_MARK
-from slurm_elastic.policies.node_state import Phase, is_anothers_address, is_busy, is_drained, phase
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    is_anothers_address,
+    is_busy,
+    is_drained,
+    phase,
+)
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.ledger import Launch, Machine
 
 log = logging.getLogger(__name__)
 

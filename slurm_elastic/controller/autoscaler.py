@@ -1,4 +1,4 @@
-"""The site's policies on real Slurm: measure, decide (``policies.scaling``), act.
+"""The site's policies on real Slurm: measure, decide (``policies.growth.scaling``), act.
 
 Nodes that a growth policy may start are kept from Slurm (``holds``), else Slurm would start a node
 for any waiting job. To start one is to let go of it and to power it up; to give one back is to hold
@@ -17,26 +17,26 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from slurm_elastic.audit_trail import pool_subject
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import POLICY
-from slurm_elastic.policies.account_budgets import parts, payer
-from slurm_elastic.policies.dealing import split_demand
-from slurm_elastic.policies.scaling import (
+from slurm_elastic.model.cluster import POLICY
+from slurm_elastic.policies.growth.dealing import split_demand
+from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     PendingJob,
     ScalingPlan,
     holds_back,
     weights,
 )
-from slurm_elastic.slurm import node_updates
-from slurm_elastic.slurm.fragment import slurm_weights
+from slurm_elastic.policies.money.account_budgets import parts, payer
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.slurm.conf.fragment import slurm_weights
+from slurm_elastic.state.audit_trail import pool_subject
 
 log = logging.getLogger(__name__)
 

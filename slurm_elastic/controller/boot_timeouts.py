@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Launch, LedgerState, Machine
-from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import generation_order, generation_time
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.boots import (
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.memory import generation_order, generation_time
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.boots import (
     TimedOut,
     booting,
     given_up_after,
@@ -31,7 +30,8 @@ from slurm_elastic.policies.boots import (
     timed_out,
     under_way,
 )
-from slurm_elastic.spool import Request, Spool, received_at
+from slurm_elastic.state.ledger import Launch, LedgerState, Machine
+from slurm_elastic.state.spool import Request, Spool, received_at
 
 PERIOD = 1.0
 """Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""

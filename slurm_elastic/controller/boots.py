@@ -1,4 +1,4 @@
-"""Who has registered and who never did: the pools' breakers (``policies.exclusions``)."""
+"""Who has registered and who never did: the pools' breakers (``policies.launch.exclusions``)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.audit_trail import job_subject, pool_subject
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Pool
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, decided_at, generation_order, generation_time
+from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion, Pool
+from slurm_elastic.model.memory import OUT_OF_SERVICE, decided_at, generation_order, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
-from slurm_elastic.policies.cluster import decide
-from slurm_elastic.policies.cluster_snapshot import Rule
-from slurm_elastic.policies.exclusions import (
+from slurm_elastic.policies.launch.exclusions import (
     NEVER_REGISTERED,
     TAKEN_OUT,
     Boot,
@@ -29,7 +25,11 @@ from slurm_elastic.policies.exclusions import (
     rest_key,
     to_rest,
 )
-from slurm_elastic.spool import Request
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.state.audit_trail import job_subject, pool_subject
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.spool import Request
 
 log = logging.getLogger(__name__)
 

@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
-from slurm_elastic.directive import Directive, limit_changes
-from slurm_elastic.ledger import Ledger, LedgerState
-from slurm_elastic.model import Location, Pool
-from slurm_elastic.policies.account_budgets import Overdrawn, charged, overdrawn
-from slurm_elastic.policies.capacity import Bounds, Spent
-from slurm_elastic.policies.directives import stopped_pools
-from slurm_elastic.policies.exclusions import RANKED
-from slurm_elastic.policies.ranking import Scope
-from slurm_elastic.policies.scaling import PoolRules, stops
+from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.directive import Directive, limit_changes
+from slurm_elastic.policies.growth.capacity import Bounds, Spent
+from slurm_elastic.policies.growth.scaling import PoolRules, stops
+from slurm_elastic.policies.launch.directives import stopped_pools
+from slurm_elastic.policies.launch.exclusions import RANKED
+from slurm_elastic.policies.launch.ranking import Scope
+from slurm_elastic.policies.money.account_budgets import Overdrawn, charged, overdrawn
+from slurm_elastic.policies.money.accounting import booting, usage
+from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()
 UNKNOWN_LEASE = 1

@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import Location
-from slurm_elastic.model_ledger import Aside
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.account_budgets import Overdrawn, barring
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 

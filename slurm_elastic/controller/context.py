@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.base.errors import NotLearntError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
-from slurm_elastic.errors import NotLearntError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision, Ledger, LedgerState, Machine
-from slurm_elastic.model import Instance, Limits, Pool, Usage
-from slurm_elastic.policies.ranking import Scope
-from slurm_elastic.policies.scaling import PoolRules
-from slurm_elastic.protocols import Provider, Slurm
-from slurm_elastic.spool import Request, Spool
+from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
+from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.launch.ranking import Scope
+from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.state.ledger import Decision, Ledger, LedgerState, Machine
+from slurm_elastic.state.spool import Request, Spool
 
 
 class Barred(Struct, frozen=True):

@@ -1,5 +1,5 @@
 """The cost of jobs that have ended, in the AdminComment that slurmdbd keeps of them
-(``books.admin_comment``). A site's own text stays; where slurmdbd refuses, nothing is noted.
+(``controller.books.admin_comment``). A site's own text stays; where slurmdbd refuses, nothing is noted.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from slurm_elastic.books import charges, of_jobs, read_books
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.controller.books import charges, of_jobs, read_books
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.cost_note import noted
-from slurm_elastic.policies.cost_split import Unused
+from slurm_elastic.model.memory import Run
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.money.cost_note import noted
+from slurm_elastic.policies.money.cost_split import Unused
 
 log = logging.getLogger(__name__)
 

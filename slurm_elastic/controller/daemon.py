@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
 from slurm_elastic.controller.boots import record_boot_failures, unregistered_instances
@@ -37,12 +39,10 @@ from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_record import UsageRecord
-from slurm_elastic.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Condition
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.spool import Request, Spool
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.state.heartbeat import DAEMON, Mark, leave_mark
+from slurm_elastic.state.ledger import Condition
+from slurm_elastic.state.spool import Request, Spool
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.munge_keys import MungeKeys

@@ -14,21 +14,21 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.audit_trail import job_subject
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.ckptstate.orders import DROPS, NoticeOrder, drop
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.directive import MAINTENANCE, Departure, Directive
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.departure import NextStep, jobs_on, next_step, redirected
-from slurm_elastic.policies.directives import told
-from slurm_elastic.policies.stopped import born
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.model.directive import MAINTENANCE, Departure, Directive
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.growth.stopped import born
+from slurm_elastic.policies.launch.directives import told
+from slurm_elastic.policies.repair.departure import NextStep, jobs_on, next_step, redirected
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.audit_trail import job_subject
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, drop
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

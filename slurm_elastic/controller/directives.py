@@ -11,13 +11,13 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
-from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config import Config
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.departures import CORRELATION, Departures
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.directive import (
+from slurm_elastic.model.cluster import OPERATOR
+from slurm_elastic.model.directive import (
     LIMITS,
     Departure,
     Directive,
@@ -25,9 +25,9 @@ from slurm_elastic.directive import (
     scope_of_cloud,
     scope_of_pool,
 )
-from slurm_elastic.ledger import LedgerState
-from slurm_elastic.model import OPERATOR
-from slurm_elastic.policies.directives import stopped_nodes, stopped_pools, told
+from slurm_elastic.policies.launch.directives import stopped_nodes, stopped_pools, told
+from slurm_elastic.state.audit_trail import pool_subject
+from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)
 

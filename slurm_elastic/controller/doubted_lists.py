@@ -10,13 +10,13 @@ import logging
 from collections.abc import Sequence
 from math import inf
 
-from slurm_elastic.audit_trail import list_subject
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
-from slurm_elastic.model import DOUBT, Exclusion, Instance
-from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
-from slurm_elastic.policies.inventory import InventoryReport
+from slurm_elastic.model.cluster import DOUBT, Exclusion, Instance
+from slurm_elastic.model.memory import generation_time
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.policies.repair.inventory import InventoryReport
+from slurm_elastic.state.audit_trail import list_subject
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError
+from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import InstanceNotFound, ProviderError
-from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import OFF
+from slurm_elastic.model.cluster import OFF
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_elastic import writing
-from slurm_elastic.bounded import Budget, Exceeded, Seats, line_of
-from slurm_elastic.hub.link import run
-from slurm_elastic.policies.peers import ENROL_PORT, enrolment_key
+from slurm_elastic.base import writing
+from slurm_elastic.base.bounded import Budget, Exceeded, Seats, line_of
+from slurm_elastic.machine.hub.link import run
+from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Executor
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.credentials import health_of
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.protocols import Expiring
+from slurm_elastic.model.protocols import Expiring
+from slurm_elastic.state.credentials import health_of
 
 log = logging.getLogger(__name__)
 

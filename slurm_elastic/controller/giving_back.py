@@ -11,16 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic import requeue_setting
+from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
-from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import POLICY, NodeRequest, Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_reasons import OUR_MARK
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.model.cluster import POLICY, NodeRequest, Pool
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.slurm.client import node_updates, requeue_setting
 
 log = logging.getLogger(__name__)
 

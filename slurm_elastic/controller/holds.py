@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import CAPACITY, POLICY, Exclusion, Pool
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.scaling import holds_back
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, Pool
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.growth.scaling import holds_back
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.slurm.client import node_updates
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from slurm_elastic import trust
-from slurm_elastic.account import account
+from slurm_elastic.base import trust
+from slurm_elastic.base.account import account
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import keyset
+from slurm_elastic.slurm.conf import keyset
 
 
 def text_for(ssh: Ssh, cloud: str, now: float) -> bytes:

@@ -18,16 +18,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic import writing
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
 from slurm_elastic.controller.host_keys import KnownHosts, host_key
 from slurm_elastic.controller.join_secret import owner_of, read_munge_key, require_private
 from slurm_elastic.controller.munge_keys import takes_key
 from slurm_elastic.controller.ssh_file import PushError, Target, ordered, read_private_key
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Machine
 from slurm_elastic.providers.base.joining import KEY_MARK
+from slurm_elastic.state.ledger import Machine
 
 SIZE = 1024
 """Bytes of a new key: the most that munged takes (munged(8))."""

@@ -10,9 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
-from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,
@@ -23,19 +21,21 @@ from slurm_elastic.errors import (
     UnsettledError,
     bounded,
 )
-from slurm_elastic.faults import reach
-from slurm_elastic.ledger import Health, Launch
-from slurm_elastic.model import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
-from slurm_elastic.policies.exclusions import (
+from slurm_elastic.base.faults import reach
+from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
+from slurm_elastic.controller.context import Site
+from slurm_elastic.model.cluster import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
+from slurm_elastic.model.protocols import Chooser
+from slurm_elastic.policies.launch.exclusions import (
     DENIED,
     after_partial,
     after_refusal,
     keys_of,
     strikes_of,
 )
-from slurm_elastic.policies.sound import sound
-from slurm_elastic.protocols import Chooser
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.ledger import Health, Launch
 
 log = logging.getLogger(__name__)
 

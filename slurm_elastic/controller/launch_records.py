@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     LaunchSpec,
     NodeRequest,
     Offer,
     Placement,
 )
-from slurm_elastic.policies.grouping import braces, grouped, sentence
+from slurm_elastic.policies.launch.grouping import braces, grouped, sentence
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 

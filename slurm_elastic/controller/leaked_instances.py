@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.ledger import Health, LedgerState
-from slurm_elastic.policies.leaked_instances import CODE, leaked
+from slurm_elastic.policies.repair.leaked_instances import CODE, leaked
+from slurm_elastic.state.ledger import Health, LedgerState
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
+from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
@@ -25,12 +26,11 @@ from slurm_elastic.controller.ssh_file import (
     push,
     read_private_key,
 )
-from slurm_elastic.errors import ConfigError, ProviderError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.policies.boots import given_up_after
-from slurm_elastic.protocols import Console
+from slurm_elastic.model.memory import generation_time
+from slurm_elastic.model.protocols import Console
+from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.providers.base.joining import KEY_MARK
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

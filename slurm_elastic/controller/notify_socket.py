@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from slurm_elastic import statedir
+from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
 

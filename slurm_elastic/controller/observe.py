@@ -11,15 +11,20 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import CAPACITY, POLICY, Exclusion, Pool
-from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
-from slurm_elastic.policies.account_budgets import Overdrawn, barring
-from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
-from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.release import Flagged
-from slurm_elastic.policies.scaling import GroupSnapshot, IdleInstance, PendingJob, PoolSnapshot
-from slurm_elastic.policies.verdict import could_run, is_kept, need
+from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, Pool
+from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.policies.growth.capacity import AnyGrowth, SemiElastic
+from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.scaling import (
+    GroupSnapshot,
+    IdleInstance,
+    PendingJob,
+    PoolSnapshot,
+)
+from slurm_elastic.policies.launch.verdict import could_run, is_kept, need
+from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.state.ledger import Machine
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""

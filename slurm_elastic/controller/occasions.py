@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
-from slurm_elastic.ckptstate.facts import Migration, Step
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import Event
-from slurm_elastic.credentials import ending, ends_of, soon
-from slurm_elastic.model import Exclusion, Usage
-from slurm_elastic.model_ledger import Health
-from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.exclusions import DENIED
-from slurm_elastic.policies.grouping import braces
-from slurm_elastic.policies.leaked_instances import CODE as STRAY
+from slurm_elastic.model.cluster import Exclusion, Usage
+from slurm_elastic.model.memory import Health
+from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.launch.exclusions import DENIED
+from slurm_elastic.policies.launch.grouping import braces
+from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.credentials import ending, ends_of, soon
 
 NEAR = 0.8
 """The part of a budget, and of the cap on dollars an hour, from which on it is told."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Barred, Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import NodeRequest
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.ranking import Scope, ceiling
+from slurm_elastic.model.cluster import NodeRequest
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.ranking import Scope, ceiling
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 

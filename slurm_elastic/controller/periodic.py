@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from math import inf
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Health, LedgerState
+from slurm_elastic.state.ledger import Health, LedgerState
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ few seconds as a sign of life, and at last ``go REASON``. However many wait, Slu
 commands a round, and not at all when nobody waits.
 
 Two threads: one has all the sockets, so that its signs of life do not depend on how quickly Slurm
-answers; the other reads Slurm and decides (``policies.prolog_release``).
+answers; the other reads Slurm and decides (``policies.repair.prolog_release``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import HostlistError, expand
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.prolog_release import ready_reason
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.repair.prolog_release import ready_reason
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
 
-The nodes of a multi-node job are had together or not at all (``policies.gang``): it is not begun
+The nodes of a multi-node job are had together or not at all (``policies.launch.gang``): it is not begun
 where the bounds that are known leave too little room (``shortfall``).
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
+from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.addresses import enrolment_word
 from slurm_elastic.controller.admission import admit
 from slurm_elastic.controller.boots import record_registrations
@@ -29,21 +31,19 @@ from slurm_elastic.controller.launch_records import Refusals, note, note_once, r
 from slurm_elastic.controller.shortfall import Shortfall, refuse
 from slurm_elastic.controller.starting import Caps, start_stopped
 from slurm_elastic.controller.stopping import recipe
-from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
-from slurm_elastic.faults import reach
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     Instance,
     LaunchSpec,
     NodeRequest,
     Offer,
     worst_prices,
 )
-from slurm_elastic.policies.boots import may_wait
-from slurm_elastic.policies.gang import Gang, gangs, request_for
-from slurm_elastic.policies.grouping import grouped, sentence
-from slurm_elastic.policies.next_launch import NextLaunch, next_launch
-from slurm_elastic.policies.owner import agreed
-from slurm_elastic.protocols import Chooser, Limited, Provider
+from slurm_elastic.model.protocols import Chooser, Limited, Provider
+from slurm_elastic.policies.launch.boots import may_wait
+from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
+from slurm_elastic.policies.launch.grouping import grouped, sentence
+from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
+from slurm_elastic.policies.launch.owner import agreed
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""One round of repair of one cloud: see (``snapshot``), decide (``policies.cluster``), act in bulk
+"""One round of repair of one cloud: see (``snapshot``), decide (``policies.repair.cluster``), act in bulk
 (``apply``); and what a person is told of it.
 """
 
@@ -14,12 +14,12 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
 from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.ledger import Health
 from slurm_elastic.policies.actions import DoubtList
-from slurm_elastic.policies.cluster import cloud_view, decide, decide_repairs
-from slurm_elastic.policies.cluster_snapshot import BOOKS, ClusterSnapshot
-from slurm_elastic.policies.inventory import assess_inventory
-from slurm_elastic.policies.pings import is_lasting
+from slurm_elastic.policies.nodes.pings import is_lasting
+from slurm_elastic.policies.repair.cluster import cloud_view, decide, decide_repairs
+from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot
+from slurm_elastic.policies.repair.inventory import assess_inventory
+from slurm_elastic.state.ledger import Health
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,22 @@
-"""Nodes that Slurm took out of service (``policies.out_of_service``): told, counted, recycled."""
+"""Nodes that Slurm took out of service (``policies.nodes.out_of_service``): told, counted, recycled."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from slurm_elastic.audit_trail import job_subject, pool_subject
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_ledger import OUT_OF_SERVICE
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model.memory import OUT_OF_SERVICE
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.node_state import is_busy, is_down
-from slurm_elastic.policies.out_of_service import Ill, Strike, ill
-from slurm_elastic.slurm import node_updates
+from slurm_elastic.policies.nodes.node_state import is_busy, is_down
+from slurm_elastic.policies.nodes.out_of_service import Ill, Strike, ill
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.audit_trail import job_subject, pool_subject
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic import requeue_setting
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.faults import reach
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.faults import reach
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.repair.requeue import may_hurry
+from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.stale_machines import nodes_with_capacity, stale_instances
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import LedgerState, Machine
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.policies.reconcile_rules import POWERED_UP_AGAIN
-from slurm_elastic.spool import Request
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.policies.repair.reconcile_rules import POWERED_UP_AGAIN
+from slurm_elastic.state.ledger import LedgerState, Machine
+from slurm_elastic.state.spool import Request
 
 log = logging.getLogger(__name__)
 

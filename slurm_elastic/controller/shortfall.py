@@ -1,6 +1,6 @@
 """Nodes that no machine can be had for: their jobs are refused whole.
 
-The nodes of a multi-node job are had together or not at all (``policies.gang``). The machines that
+The nodes of a multi-node job are had together or not at all (``policies.launch.gang``). The machines that
 such a job has by then serve another job of the round, or end in it.
 """
 
@@ -15,10 +15,10 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     NodeRequest,
 )
-from slurm_elastic.policies.gang import GangResult, gangs, request_for, resolve
+from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
 
 NOT_WHOLE = "its job cannot be had whole"
 

@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.controller.addresses import in_tunnel
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.stopping import recipes_of
-from slurm_elastic.errors import AuthError, ProviderError, SlurmError, bounded
-from slurm_elastic.model import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.cloud_view import Thresholds
-from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Terms
-from slurm_elastic.policies.exclusions import sickly
-from slurm_elastic.policies.hold_rules import due_holds
-from slurm_elastic.policies.sound import sound
-from slurm_elastic.protocols import NO_NODE
+from slurm_elastic.model.cluster import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.protocols import NO_NODE
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.exclusions import sickly
+from slurm_elastic.policies.repair.cloud_view import Thresholds
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
+from slurm_elastic.policies.repair.hold_rules import due_holds
+from slurm_elastic.policies.repair.sound import sound
 from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class CloudReader:
     """The eyes of one cloud's rounds. ``trouble`` and ``code``: why the cloud could not be read the
     last time; None where it could, or was not yet. For its last list ``doubts`` says, by machine,
     what of its tags is not believed, ``unusable`` what cannot be kept and nothing can end, with why
-    (``policies.sound``).
+    (``policies.repair.sound``).
     """
 
     def __init__(self, site: Site, cloud: str) -> None:

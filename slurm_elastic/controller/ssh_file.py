@@ -13,11 +13,11 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
-from slurm_elastic import bounded
-from slurm_elastic.bounded import BoundedSocket, Budget
+from slurm_elastic.base import bounded
+from slurm_elastic.base.bounded import BoundedSocket, Budget
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.controller.host_keys import HostKey
 from slurm_elastic.controller.join_secret import require_private
-from slurm_elastic.errors import ConfigError, SlurmElasticError
 
 MOST = 1 << 20
 """Bytes that a machine may send in one try, its part of the handshake among them: our command says

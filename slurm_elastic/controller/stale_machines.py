@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from slurm_elastic.controller.context import Site
-from slurm_elastic.ledger import LedgerState, Machine
-from slurm_elastic.model_ledger import decided_at
-from slurm_elastic.model_slurm import ON_NODES, SlurmJob
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.memory import decided_at
+from slurm_elastic.model.slurm import ON_NODES, SlurmJob
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.ledger import LedgerState, Machine
 
 log = logging.getLogger(__name__)
 

@@ -12,26 +12,26 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.ending import terminate
-from slurm_elastic.controller.launch import assign_addresses, with_retries
-from slurm_elastic.controller.stopping import recipes_of
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     CapacityError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.faults import reach
-from slurm_elastic.ledger import Launch, Machine
-from slurm_elastic.model import Instance, NodeRequest, Offer
-from slurm_elastic.model_ledger import INTENT
+from slurm_elastic.base.faults import reach
+from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.launch import assign_addresses, with_retries
+from slurm_elastic.controller.stopping import recipes_of
+from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
+from slurm_elastic.model.memory import INTENT
+from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.gang import Gang, part_of
-from slurm_elastic.policies.next_launch import next_launch
-from slurm_elastic.policies.stopped import to_start
-from slurm_elastic.protocols import Stops
+from slurm_elastic.policies.growth.stopped import to_start
+from slurm_elastic.policies.launch.gang import Gang, part_of
+from slurm_elastic.policies.launch.next_launch import next_launch
+from slurm_elastic.state.ledger import Launch, Machine
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 
+from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.base.faults import reach
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import ProviderError, TransientError
-from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Pool
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import is_down, is_drained
-from slurm_elastic.policies.stopped import NO_RECIPES, Recipes, departing, to_stop
-from slurm_elastic.protocols import Stops
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.protocols import Stops
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes, departing, to_stop
+from slurm_elastic.policies.nodes.node_state import is_down, is_drained
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.stale_machines import stale_instances
 from slurm_elastic.controller.stopping import choose, stop
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_ledger import SUSPENDED, generation_order
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.spool import Request
+from slurm_elastic.model.memory import SUSPENDED, generation_order
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.spool import Request
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from slurm_elastic import trust
-from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.base import trust
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
@@ -37,9 +37,9 @@ from slurm_elastic.controller.occasions import (
     of_rate,
 )
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.directive import scope_in_words
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import siteconf
+from slurm_elastic.model.directive import scope_in_words
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import all_nodes
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmNode
 
 FRESH = 5.0
 """Seconds for which a reading is as good as a new one to a round that begins: clouds answer later

@@ -1,4 +1,4 @@
-"""Who may reach the head, as the ledger has it (``policies.peers``): the hub is told whenever that
+"""Who may reach the head, as the ledger has it (``policies.repair.peers``): the hub is told whenever that
 changes, and each round of repair anew. So a crash between any two steps, of ours or of the hub's,
 lasts until then.
 
@@ -15,18 +15,18 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import Desk
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.hub.link import by_address
-from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Show, ask
-from slurm_elastic.ledger import Health, Machine
-from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import Tunnel
-from slurm_elastic.policies.peers import (
+from slurm_elastic.machine.hub.link import by_address
+from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Show, ask
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.memory import Tunnel
+from slurm_elastic.model.protocols import Console
+from slurm_elastic.policies.repair.peers import (
     Admission,
     Enrolling,
     Peer,
@@ -35,7 +35,7 @@ from slurm_elastic.policies.peers import (
     may_enrol_once,
     newest,
 )
-from slurm_elastic.protocols import Console
+from slurm_elastic.state.ledger import Health, Machine
 
 log = logging.getLogger(__name__)
 

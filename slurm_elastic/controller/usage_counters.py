@@ -13,16 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from slurm_elastic.books import Books, charges, read_books
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.histograms import Counts, observe, series
-from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.policies.account_budgets import NONE
-from slurm_elastic.policies.cost_split import Unused
-from slurm_elastic.protocols import Provider
+from slurm_elastic.controller.books import Books, charges, read_books
+from slurm_elastic.model.memory import generation_time
+from slurm_elastic.model.protocols import Provider
+from slurm_elastic.policies.money.account_budgets import NONE
+from slurm_elastic.policies.money.cost_split import Unused
+from slurm_elastic.state.ledger import Ledger, Machine
+from slurm_elastic.state.ledger.histograms import Counts, observe, series
 
 LAG = 120.0
 STEP = 30.0

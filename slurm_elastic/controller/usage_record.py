@@ -12,14 +12,14 @@ from concurrent.futures import Executor
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.cost_notes import note_costs
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.usage_counters import CallTimes, settle
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.model_slurm import ENDED, SlurmJob
-from slurm_elastic.policies.cost_split import share
+from slurm_elastic.model.memory import Run
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.money.cost_split import share
 
 PERIOD = 60.0
 """Seconds between two looks; a job is told for MinJobAge after its end."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, disk, rooted, tree
 from slurm_elastic.image.commands import ENVIRONMENT, remove, require, run
 from slurm_elastic.image.label import Label, label_file, write

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic import writing
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
 from slurm_elastic.image.commands import ENVIRONMENT, remove, require
 from slurm_elastic.image.label import Label

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image import apt
 from slurm_elastic.image.build import head_release
 from slurm_elastic.image.commands import ENVIRONMENT, remove, run

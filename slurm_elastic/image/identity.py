@@ -12,9 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, configfile, domain_pools
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer
 from slurm_elastic.providers.aws import requests as ec2
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import facts_of, program_of

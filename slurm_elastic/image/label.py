@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import writing
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SlurmElasticError
 
 
 class Label(Struct, frozen=True, kw_only=True):

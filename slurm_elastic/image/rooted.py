@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 
 _LINKS = 40
 """As many as the kernel follows; see path_resolution(7)."""

@@ -14,12 +14,12 @@ import shlex
 import shutil
 from pathlib import Path, PurePosixPath
 
-from slurm_elastic.ckptroot.bundle import build as build_root_part
-from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, rooted
 from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.recipe import LOGIN, Recipe, packages
-from slurm_elastic.slurm.launcher import PROGRAM as ROOT_PART
+from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
+from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
 _SYSTEMD = PurePosixPath("etc/systemd")
 _WANTS = "etc/systemd/system/multi-user.target.wants"

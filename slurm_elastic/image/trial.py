@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.controller.host_keys import HostKey, printed_keys
 from slurm_elastic.controller.ssh_file import (
@@ -31,7 +32,6 @@ from slurm_elastic.controller.ssh_file import (
     push,
     read_private_key,
 )
-from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import machine, network
 from slurm_elastic.image.commands import run
 from slurm_elastic.image.head import Head

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import label
-from slurm_elastic.model import CloudImage, ImageFile
-from slurm_elastic.protocols import ImageStore
+from slurm_elastic.model.cluster import CloudImage, ImageFile
+from slurm_elastic.model.protocols import ImageStore
 
 _CHUNK = 1 << 20
 Say = Callable[[str], None]

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from slurm_elastic.model_ledger import Drained
+from slurm_elastic.model.memory import Drained
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -298,7 +298,7 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
 
 
 class Release(OnNode, frozen=True, kw_only=True):
-    """Let go of a node that is held for a cause (``hold``: a kind of ``model.Exclusion``)."""
+    """Let go of a node that is held for a cause (``hold``: a kind of ``model.cluster.Exclusion``)."""
 
     kind: ClassVar[str] = "release"
     by_node: ClassVar[bool] = False

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.protocols import ImageStore, Provider
+from slurm_elastic.model.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.refused import Refused
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from slurm_elastic import nodeproc, statedir
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.endpoints import require_emulated
 from slurm_elastic.sandbox.layout import MARKER, Layout
 from slurm_elastic.sandbox.one_world import ELASTIC, sandbox_world
@@ -35,6 +35,7 @@ from slurm_elastic.sandbox.spec import (
     ports_needed,
     site_conf,
 )
+from slurm_elastic.state import statedir
 
 USER = "slurm"
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")

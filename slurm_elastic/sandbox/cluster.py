@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic import nodeproc
+from slurm_elastic.base.errors import SandboxError, SlurmError
 from slurm_elastic.config import configfile
-from slurm_elastic.errors import SandboxError, SlurmError
-from slurm_elastic.local import records as local_records
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import records as local_records
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.daemons import (
@@ -35,7 +35,7 @@ from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.processes import Machines, Processes
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, static_names
-from slurm_elastic.slurm import install
+from slurm_elastic.slurm.conf import install
 
 log = logging.getLogger(__name__)
 

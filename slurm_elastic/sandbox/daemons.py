@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.build import USER
 from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.layout import Layout, Saved

@@ -18,8 +18,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.errors import SandboxError, SlurmElasticError
-from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.base.errors import SandboxError, SlurmElasticError
+from slurm_elastic.base.signals import on_end
+from slurm_elastic.providers.prices.trace import load_trace
 from slurm_elastic.sandbox import (
     ec2_moto,
 )
@@ -27,7 +28,6 @@ from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
 from slurm_elastic.sandbox.ec2_front import Front
 from slurm_elastic.sandbox.ec2_http import HOST, announce, handler
 from slurm_elastic.sandbox.endpoints import isolated_env
-from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
 

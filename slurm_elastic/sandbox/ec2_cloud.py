@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.aws.tags import FleetNodeNames
 from slurm_elastic.sandbox import ec2_quotas
 from slurm_elastic.sandbox.ec2_buckets import Buckets

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.errors import ConfigError, SandboxError
-from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.base.errors import ConfigError, SandboxError
+from slurm_elastic.providers.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.ec2_spot import Event
 from slurm_elastic.sandbox.steering import Steering

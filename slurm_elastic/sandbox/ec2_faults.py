@@ -10,7 +10,7 @@ from threading import Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 
 
 class FaultKind(StrEnum):

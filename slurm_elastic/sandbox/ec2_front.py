@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox import (
     ec2_control,
     ec2_events,

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import SandboxError
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud

@@ -20,15 +20,16 @@ import boto3
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import nodeproc, writing
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.image import imds, label, machine
 from slurm_elastic.image.build import head_release
 from slurm_elastic.image.commands import run
 from slurm_elastic.image.identity import identity_document
 from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.network import BRIDGE
-from slurm_elastic.nodeproc import Process
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.nodeproc import Process
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET

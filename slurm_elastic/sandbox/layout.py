@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import writing
-from slurm_elastic.errors import SandboxError
-from slurm_elastic.nodeproc import Machine
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.machine.nodeproc import Machine
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import slurm_elastic
-from slurm_elastic import nodeproc
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.spec import cloud_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.one_world import Host, Image, Net, Pace, World
 from slurm_elastic.sandbox.steering import Steering

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.one_cloud import (
     DONE,
     Cloud,

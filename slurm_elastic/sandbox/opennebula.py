@@ -24,13 +24,13 @@ from xml.sax.saxutils import escape
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.errors import SandboxError, SlurmElasticError
+from slurm_elastic.base.errors import SandboxError, SlurmElasticError
+from slurm_elastic.base.signals import on_end
 from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import DELAYED, PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
 from slurm_elastic.sandbox.steering import PREFIX
-from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
 

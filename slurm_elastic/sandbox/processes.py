@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import nodeproc, writing
-from slurm_elastic.nodeproc import Machine, Process
+from slurm_elastic.base import writing
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.nodeproc import Machine, Process
 
 log = logging.getLogger(__name__)
 

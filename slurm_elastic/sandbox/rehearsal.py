@@ -8,9 +8,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Lease, Market
-from slurm_elastic.model_ledger import Decision, Machine
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.model.cluster import Lease, Market
+from slurm_elastic.model.memory import Decision, Machine
 from slurm_elastic.sandbox.shell import fields
 
 DONE = "COMPLETED"

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.nodeproc import Machine
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.signals import on_end
+from slurm_elastic.machine.nodeproc import Machine
 from slurm_elastic.sandbox import machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
 from slurm_elastic.sandbox.seen import Seen
 from slurm_elastic.sandbox.spec import cloud_of
-from slurm_elastic.signals import on_end
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.hypervisor import Hypervisor

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SandboxError, SlurmElasticError
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.sandbox.layout import Layout
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client.cli import SlurmCli
 
 T = TypeVar("T")
 BUSY = 60.0

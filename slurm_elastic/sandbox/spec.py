@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from slurm_elastic.hostlist import expand
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.image.recipe import LOGIN
 
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker

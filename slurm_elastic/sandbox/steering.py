@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.endpoints import require_loopback
 

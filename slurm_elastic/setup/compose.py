@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
+from slurm_elastic.base.units import format_duration, format_size
 from slurm_elastic.config.found import Found
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.questions import Answers
 from slurm_elastic.setup.site import Facts
-from slurm_elastic.units import format_duration, format_size
 
 NODES = 8
 """Nodes of each pool: a start."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.found import Found
-from slurm_elastic.errors import ConfigError
 from slurm_elastic.setup.compose import REHEARSAL, cloud_lines, pool_lines
 from slurm_elastic.setup.questions import Answers
 from slurm_elastic.setup.site import Facts

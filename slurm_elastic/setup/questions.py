@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import format_duration, format_size, parse_duration, parse_size
 from slurm_elastic.config.found import Found
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.site import Facts
-from slurm_elastic.units import format_duration, format_size, parse_duration, parse_size
 
 DAY = 86400.0
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.cloud_kinds import CloudTable
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 
 
 def look(kinds: CloudTable, place: Place) -> tuple[Found, ...]:

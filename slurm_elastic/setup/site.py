@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.slurm import siteconf
-from slurm_elastic.slurm.siteconf import Site
-from slurm_elastic.slurm.submit_filter import accounts_enforced
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
 
 _NUMBER = re.compile(r"\d+")
 

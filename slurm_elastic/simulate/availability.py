@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 
 MOST_POINTS = 10_000_000
 """The note on a trace that is repeated over the history."""

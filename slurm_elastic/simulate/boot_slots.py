@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.policies.boots import turn
+from slurm_elastic.policies.launch.boots import turn
 
 
 class Turns:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic.policies.account_budgets import (
+from slurm_elastic.policies.money.account_budgets import (
     USER,
     Overdrawn,
     Shares,

@@ -11,8 +11,8 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model import Notice
-from slurm_elastic.policies.checkpoint import (
+from slurm_elastic.model.cluster import Notice
+from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
     FirstOf,
     Never,

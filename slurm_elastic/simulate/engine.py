@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, Moves
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER

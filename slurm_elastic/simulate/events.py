@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappush
 
-from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from slurm_elastic.policies.release import Order
+from slurm_elastic.policies.growth.release import Order
 
 Pieces = list[tuple[int, int]]
 """(batch, machines): what a job holds."""

@@ -14,9 +14,9 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.model import Limits, Market, Offer
-from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
-from slurm_elastic.policies.scaling import spare
+from slurm_elastic.model.cluster import Limits, Market, Offer
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.runs import Runs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.portfolio import (
+from slurm_elastic.policies.planning.portfolio import (
     Bill,
     Bought,
     ReservedClass,
@@ -20,7 +20,7 @@ from slurm_elastic.policies.portfolio import (
     shrunk,
     week_cost,
 )
-from slurm_elastic.policies.reserve import by_rank, trailing
+from slurm_elastic.policies.planning.reserve import by_rank, trailing
 from slurm_elastic.simulate.comparison import OF_SAVING, Interval, expected
 
 FALLS = (0.75, 0.5, 0.25)

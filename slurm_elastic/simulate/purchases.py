@@ -1,4 +1,4 @@
-"""Machines are bought as the daemon buys them: launch by launch, by ``policies.next_launch``, from
+"""Machines are bought as the daemon buys them: launch by launch, by ``policies.launch.next_launch``, from
 simulated clouds whose stock refuses; an offer that refused cools down, and a pool of which no offer
 can serve is held until the first cool-down ends.
 
@@ -14,7 +14,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     Exclusion,
     Limits,
     Market,
@@ -24,7 +24,7 @@ from slurm_elastic.model import (
     Pool,
     Usage,
 )
-from slurm_elastic.policies.exclusions import (
+from slurm_elastic.policies.launch.exclusions import (
     after_interruption,
     after_partial,
     after_refusal,
@@ -32,9 +32,9 @@ from slurm_elastic.policies.exclusions import (
     strikes_of,
     touches,
 )
-from slurm_elastic.policies.gang import Gang
-from slurm_elastic.policies.next_launch import next_launch
-from slurm_elastic.policies.ranking import Scope, rank, serving, shortfall, used_by
+from slurm_elastic.policies.launch.gang import Gang
+from slurm_elastic.policies.launch.next_launch import next_launch
+from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
 from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario

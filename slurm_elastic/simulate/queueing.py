@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop
 from typing import Protocol
 
-from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER

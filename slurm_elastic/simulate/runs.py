@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint import Never, joint_mtti, observed_mtti
+from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.policies.checkpoint.checkpoint import Never, joint_mtti, observed_mtti
 from slurm_elastic.simulate.checkpointed_run import Ride, Trip, answers_notices, quiet, ride
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs

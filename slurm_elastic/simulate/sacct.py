@@ -28,10 +28,10 @@ from math import ceil
 from pathlib import Path
 from typing import IO, Any
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate.jobs import Job, beyond
 from slurm_elastic.simulate.swf import History, unbroken
-from slurm_elastic.slurm.answers import number, states
+from slurm_elastic.slurm.client.answers import number, states
 
 FORMAT = (
     "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,ReqMem,"

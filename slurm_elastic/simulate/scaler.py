@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     UNBOUNDED,
     Bounds,
     Demand,
@@ -15,8 +15,8 @@ from slurm_elastic.policies.capacity import (
     bounded,
     stopped,
 )
-from slurm_elastic.policies.release import Flagged
-from slurm_elastic.policies.scaling import (
+from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.scaling import (
     counts_once,
     covers,
     desired_growth,

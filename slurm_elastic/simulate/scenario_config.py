@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.policies.capacity import AnyGrowth
-from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
+from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
+from slurm_elastic.policies.growth.capacity import AnyGrowth
+from slurm_elastic.policies.growth.release import Order
+from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.policy_text import text_of
-from slurm_elastic.policies.release import Order
-from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 NAME = "configured"

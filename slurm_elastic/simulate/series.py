@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_elastic.policies.checkpoint import (
+from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
     FirstOf,
     Situation,

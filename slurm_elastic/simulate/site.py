@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.rules import cheapest, rules_of
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Limits, Location, Market, NodeRequest, Pool
-from slurm_elastic.policies.capacity import parse_growth
+from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Pool
+from slurm_elastic.policies.growth.capacity import parse_growth
+from slurm_elastic.policies.growth.release import Idle, Order, parse_release
+from slurm_elastic.policies.launch.ranking import Scope, ceiling
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.policies.ranking import Scope, ceiling
-from slurm_elastic.policies.release import Idle, Order, parse_release
 from slurm_elastic.simulate.availability import supplies_of
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes

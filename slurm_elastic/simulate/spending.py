@@ -1,5 +1,5 @@
 """The spending of the cluster, of each account and user in a simulation, by the rule of
-``policies.account_budgets``.
+``policies.money.account_budgets``.
 
 Money is read off the pools' own books (batches and leases), so that a run without budgets pays
 nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from slurm_elastic.policies.account_budgets import (
+from slurm_elastic.policies.growth.capacity import Bounds, Spent
+from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
     Overdrawn,
@@ -19,7 +20,6 @@ from slurm_elastic.policies.account_budgets import (
     charged,
     overdrawn,
 )
-from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.simulate.machines import Machines
 
 DAY = 86400

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate import easy
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import machines_of

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate.jobs import LONGEST, Job, Jobs, beyond
 
 FIELDS = 18

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from slurm_elastic.policies.scaling import spare
+from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.queueing import Queue

@@ -12,18 +12,18 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace as altered
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, LaunchSpec, Limits, Notice, Offer, Pool
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.protocols import Provider, Stops
-from slurm_elastic.slurm.fake_timed import TimedSlurm
-from slurm_elastic.spool import Spool
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Limits, Notice, Offer, Pool
+from slurm_elastic.model.protocols import Provider, Stops
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.spool import Spool
 from slurm_elastic.testing.census import Census
 from slurm_elastic.testing.contract import CLUSTER
 from slurm_elastic.testing.in_memory import Inline, Silent, leave_request

@@ -10,16 +10,16 @@ from typing import Protocol
 
 import pytest
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Offer, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Offer, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.testing.patience import awake, stretched
 
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.hostlist import compress
+from slurm_elastic.base.hostlist import compress
 
 
 class Inline(Executor):

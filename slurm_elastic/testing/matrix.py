@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import pytest
 
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.testing.bench import Bed, Bench, open_bench
 
 CALLS = ("launch", "list", "terminate")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 
 T = TypeVar("T")
 

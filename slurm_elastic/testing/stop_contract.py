@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market
-from slurm_elastic.protocols import Provider, Stops
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
+from slurm_elastic.model.protocols import Provider, Stops
 from slurm_elastic.testing.contract import OTHER_UUID, Bed, FaultyBed, spec_for
 from slurm_elastic.testing.patience import eventually
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.hindsight import least
-from slurm_elastic.policies.deadline import Choice, Race, Where, choose, pay, uniform
+from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where, choose, pay, uniform
 from slurm_elastic.simulate.deadline import race
 
 

@@ -15,8 +15,8 @@ from benchmarks.report import Row
 from benchmarks.resume_runs import resume_file, timed
 from benchmarks.stub_slurm import StubSlurm
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.slurm.client.cli import SlurmCli
 
 
 @pytest.fixture(scope="module")

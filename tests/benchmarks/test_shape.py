@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import shape
-from slurm_elastic import hostlist
-from slurm_elastic.units import parse_duration
+from slurm_elastic.base import hostlist
+from slurm_elastic.base.units import parse_duration
 
 
 def test_all_ways_are_served_and_counted():
@@ -57,8 +57,8 @@ def package(tmp_path):
         "units": "",
         "client": "class Client:\n    def update_nodes(self, names):\n        self.other.update_nodes(names)\n",
         "controller/__init__": "",
-        "controller/a": "from slurm_elastic.model import X\nfrom slurm_elastic import units\nslurm.update_nodes([])\n",
-        "controller/b": "def f():\n    from slurm_elastic.controller import a\n    import slurm_elastic.model\n",
+        "controller/a": "from slurm_elastic.model.cluster import X\nfrom slurm_elastic import units\nslurm.update_nodes([])\n",
+        "controller/b": "def f():\n    from slurm_elastic.controller import a\n    import slurm_elastic.model.cluster\n",
     }
     for name, text in files.items():
         (root / f"{name}.py").write_text(text)
@@ -68,8 +68,8 @@ def package(tmp_path):
 def test_importers_and_callers_of_modules(package):
     found = shape.modules(package)
     assert found["slurm_elastic.controller.a"].imports == {
-        "slurm_elastic.model",
-        "slurm_elastic.units",
+        "slurm_elastic.model.cluster",
+        "slurm_elastic.base.units",
     }
     assert shape.calling(found, "update_nodes") == ["slurm_elastic.controller.a"]
     rows = {row.case: row.ours for row in shape.module_rows(found)}

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_elastic.ckptstate.facts import Migration
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.model import OFF, Instance, LaunchSpec, Location, Market
-from slurm_elastic.model_ledger import PART, Launch, Machine
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.model.cluster import OFF, Instance, LaunchSpec, Location, Market
+from slurm_elastic.model.memory import PART, Launch, Machine
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.state.ckptstate.facts import Migration
+from slurm_elastic.state.ledger.enduring import Enduring
 from tests.chaos.fakes import is_up, runs
 from tests.chaos.sites import DISK
 from tests.controller.world import T0

@@ -90,7 +90,7 @@ class Day:
         stage.submit(self._jobs, among, 1, rng.uniform(60.0, 2400.0), requeue=True)
 
     def _watch(self) -> None:
-        from slurm_elastic.policies.node_state import Phase, phase
+        from slurm_elastic.policies.nodes.node_state import Phase, phase
 
         stage = self.stage
         now, why = stage.sched.now, stage.ledger.end_only

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ProviderError, SlurmError, TransientError
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.errors import ProviderError, SlurmError, TransientError
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     Image,
     Instance,
     InstanceState,
@@ -24,9 +24,9 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
-from slurm_elastic.slurm.fake_timed import TimedSlurm
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage

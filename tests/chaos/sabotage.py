@@ -8,15 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman import migration
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.controller.context import Site
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Usage
-from slurm_elastic.policies import cluster, inventory
-from slurm_elastic.store import files
+from slurm_elastic.model.cluster import Usage
+from slurm_elastic.policies.repair import cluster, inventory
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store import files
 
 
 def spending_unlocked(_stage: Any) -> None:

@@ -21,7 +21,9 @@ from typing import Any
 
 from msgspec.structs import replace as altered
 
-from slurm_elastic import faults
+from slurm_elastic.base import faults
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman import service as ckptman_service
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
@@ -30,18 +32,16 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.site import Site as CkptSite
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger.enduring import Enduring, Followed
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.programs import power
-from slurm_elastic.spool import Spool
+from slurm_elastic.machine.programs import power
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.ledger.enduring import Enduring, Followed
+from slurm_elastic.state.spool import Spool
 from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk

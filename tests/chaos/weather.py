@@ -7,9 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError, TransientError
-from slurm_elastic.faults import POINTS
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.base.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.base.faults import POINTS
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.chaos.stage import CKPTMAN, DAEMON
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Protocol
 import pytest
 from patience import awake, stretched
 
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.protocols import Checkpointer
+from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.protocols import Checkpointer
 
 PATIENCE = 60.0
 SHORT = 2.0

@@ -16,9 +16,9 @@ from pathlib import Path
 from patience import patience
 
 from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.protocols import Checkpointer
-from slurm_elastic.slurm.launcher import launchers
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.protocols import Checkpointer
+from slurm_elastic.slurm.hooks.launcher import launchers
 
 USER = 65534
 PATIENCE = 60.0
@@ -26,13 +26,13 @@ PATIENCE = 60.0
 NODE = """
 import sys
 from pathlib import Path
-from slurm_elastic.ckptroot import main
-from slurm_elastic.ckptroot.caller import Caller
-from slurm_elastic.ckptroot.patience import Ended
-from slurm_elastic.ckptroot.payload import Payload
-from slurm_elastic.ckptroot.session import finish
-from slurm_elastic.ckptroot.signals import block
-from slurm_elastic.ckptroot.site import Site
+from slurm_elastic.machine.ckptroot import main
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.patience import Ended
+from slurm_elastic.machine.ckptroot.payload import Payload
+from slurm_elastic.machine.ckptroot.session import finish
+from slurm_elastic.machine.ckptroot.signals import block
+from slurm_elastic.machine.ckptroot.site import Site
 import os, signal
 home, job = Path(sys.argv[1]), int(sys.argv[2])
 site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,

@@ -18,13 +18,13 @@ import pytest
 from msgspec.structs import replace
 from patience import awake, eventually, patience, stretched
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
 from slurm_elastic.checkpointers.ssh import Answer, Shells, _execute
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.slurm.launcher import launchers
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.hooks.launcher import launchers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd, make_key
 

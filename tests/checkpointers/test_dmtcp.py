@@ -17,15 +17,15 @@ from msgspec import structs
 from needs import ROOT_PART
 from patience import eventually
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, LaunchedCheckpointer
-from slurm_elastic.ckptroot.quota import allocated
-from slurm_elastic.ckptroot.rights import as_user
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Origin
+from slurm_elastic.machine.ckptroot.quota import allocated
+from slurm_elastic.machine.ckptroot.rights import as_user
+from slurm_elastic.model.cluster import Origin
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
-from tests.ckptroot.test_guard import reaches, tables
+from tests.machine.ckptroot.test_guard import reaches, tables
 
 pytestmark = ROOT_PART
 

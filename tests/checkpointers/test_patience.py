@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot.site import Site
-from slurm_elastic.ckptroot.store import Store
-from slurm_elastic.model import Image
+from slurm_elastic.machine.ckptroot.site import Site
+from slurm_elastic.machine.ckptroot.store import Store
+from slurm_elastic.model.cluster import Image
 from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.fake import FakeSlurm
 from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, from_event
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import CloudNotices, NodeComments, Told
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from tests.ckptman.world import CkptWorld
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.faults import POINTS
+from slurm_elastic.base.faults import POINTS
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
 OURS = [p for p in POINTS if p.startswith(("migration.", "notice."))]

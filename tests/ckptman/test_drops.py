@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_elastic.ckptstate.orders import (
+from slurm_elastic.state.ckptstate.orders import (
     AnyOrder,
     NoticeOrder,
     Order,

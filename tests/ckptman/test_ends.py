@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate.facts import Step
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
 USR1, KILL = 10, 9

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.enduring import EnduringState
-from slurm_elastic.heartbeat import CKPTMAN_MARK, read_mark
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.enduring import Enduring, Followed
-from slurm_elastic.store.files import open_reader
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.heartbeat import CKPTMAN_MARK, read_mark
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.enduring import Enduring, Followed
+from slurm_elastic.state.store.files import open_reader
 from tests.ckptman.world import CkptWorld
 
-FULL = "slurm_elastic.store.refuge.require_room"
+FULL = "slurm_elastic.state.store.refuge.require_room"
 
 
 class EnduringWorld(CkptWorld):
@@ -37,10 +37,10 @@ class EnduringWorld(CkptWorld):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.enduring.SHORT", 0.1)
-    monkeypatch.setattr("slurm_elastic.ledger.enduring.AGAIN", 0.0)
+    monkeypatch.setattr("slurm_elastic.state.store.refuge.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.state.store.files.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.ledger.enduring.SHORT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.ledger.enduring.AGAIN", 0.0)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_ledger_that_was_opened_on_a_read_only_disk_is_written_once_it_may_be(
     """sqlite opens what it may not write for reading alone, and says nothing."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            "slurm_elastic.ledger.enduring.open_writer",
+            "slurm_elastic.state.ledger.enduring.open_writer",
             lambda path, schema, timeout: open_reader(path, schema),
         )
         ledger = Followed(world.dir / "ledger.db")

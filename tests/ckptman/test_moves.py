@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.after_requeue import MOST_HELP
 from slurm_elastic.ckptman.decide import NEVER
@@ -19,13 +20,12 @@ from slurm_elastic.ckptman.journal import lost_node_seconds
 from slurm_elastic.ckptman.nodes import MARK, settle
 from slurm_elastic.ckptman.origins import SAYS
 from slurm_elastic.ckptman.site import FRESH, JobList
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Origin
-from slurm_elastic.model_slurm import NOWHERE, SlurmJob
-from slurm_elastic.policies.requeue import SETTLING
-from slurm_elastic.policies.threat import Answer, Cause, Threat, by_subject
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import Origin
+from slurm_elastic.model.slurm import NOWHERE, SlurmJob
+from slurm_elastic.policies.checkpoint.threat import Answer, Cause, Threat, by_subject
+from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from patience import patience
 
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman.decide import NEVER
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.orders import Asked, Orders
-from slurm_elastic.ckptstate.orders import SaveOrder, WithdrawOrder
-from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.state.ckptstate.orders import SaveOrder, WithdrawOrder
 from tests.ckptman.world import CkptWorld
 
 AWAY = SlurmError(("scontrol", "show", "nodes"), 1, "Unable to contact slurm controller")

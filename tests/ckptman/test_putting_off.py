@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
 AWAY = SlurmError(("scontrol",), 1, "Unable to contact slurm controller")

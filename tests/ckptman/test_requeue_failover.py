@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.requeues import PATIENCE
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.policies.launch.boots import given_up_after
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.decide import gather, plans
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of
 from slurm_elastic.ckptman.see import Snapshot, mean_times
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI
-from slurm_elastic.policies.threat import Answer, Cause, Threat
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI
+from slurm_elastic.policies.checkpoint.threat import Answer, Cause, Threat
+from slurm_elastic.state.ledger import Machine
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 from moto import mock_aws
 
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, SqsQueue, from_event
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import DropDirectory, NodeComments
-from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, drop
-from slurm_elastic.errors import TransientError
-from slurm_elastic.model import NoticeKind
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import NoticeKind
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder, drop
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import Killed
 

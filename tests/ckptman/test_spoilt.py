@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.errors import CheckpointError
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import USER, NodeBed
 from tests.ckptman.world import CkptWorld

@@ -11,11 +11,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState
-from slurm_elastic.ckptstate.enduring import EnduringState
-from slurm_elastic.ckptstate.facts import Held, Migration, RecordedNotice, Step, Suspension, Verdict
-from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.model.cluster import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.state.ckptstate import KNOWN_IMAGES, CheckpointState
+from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.ckptstate.facts import (
+    Held,
+    Migration,
+    RecordedNotice,
+    Step,
+    Suspension,
+    Verdict,
+)
 
 RUN = JobRun(
     job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p", started=1.0

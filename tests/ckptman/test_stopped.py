@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import NodeComments
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import Market, Notice, NoticeKind
+from slurm_elastic.model.cluster import Market, Notice, NoticeKind
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

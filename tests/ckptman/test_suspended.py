@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.faults import POINTS
 from slurm_elastic.ckptman.suspended import SETTLES
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.faults import POINTS
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
 OURS = [p for p in POINTS if p.startswith(("migration.", "notice.", "suspended."))]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
-from slurm_elastic.ckptstate.facts import Step
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model_slurm import Reservation
-from slurm_elastic.policies.requeue import SETTLING
-from slurm_elastic.policies.threat import LEAD, Cause
+from slurm_elastic.model.slurm import Reservation
+from slurm_elastic.policies.checkpoint.threat import LEAD, Cause
+from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

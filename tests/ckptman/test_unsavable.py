@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import NO_SPOT, Image, JobRun, Market
-from slurm_elastic.policies.checkpoint import Never
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.model.cluster import NO_SPOT, Image, JobRun, Market
+from slurm_elastic.policies.checkpoint.checkpoint import Never
+from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

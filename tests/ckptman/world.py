@@ -16,12 +16,12 @@ from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.facts import Migration
-from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.config.checkpoint import CheckpointSettings
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration
+from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
+from slurm_elastic.state.ledger import Ledger
 from tests.controller.world import PUB, Killed, World
 
 SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, probe=1e9)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cost_cases import book, config_file
 
+from slurm_elastic.base.redaction import GONE, redacted
 from slurm_elastic.cli.main import main
-from slurm_elastic.ledger import Decision
-from slurm_elastic.redaction import GONE, redacted
+from slurm_elastic.state.ledger import Decision
 
 SECRETS = {
     "password": "# password: Hunter2-of-the-yaml\n",

@@ -14,17 +14,17 @@ from msgspec.structs import replace
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.job_settings import resolve
 from slurm_elastic.ckptman.sources import DropDirectory
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step, Verdict
-from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import JobRun, Notice, NoticeKind
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import JobRun, Notice, NoticeKind
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, Verdict
+from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.ledger import Decision, Ledger
 
 YAML = """
 cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}
@@ -195,7 +195,7 @@ def test_who_would_not_be_heard_is_told(
     for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
         assert run(config, *words) == 0
         assert capsys.readouterr().err == ""
-    monkeypatch.setattr("slurm_elastic.door.records.process_exists", lambda _pid: False)
+    monkeypatch.setattr("slurm_elastic.watch.door.records.process_exists", lambda _pid: False)
     for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
         assert run(config, *words) == 0
         said = "slurm-elastic-ckptman does NOT RUN: it takes this up when it starts\n"

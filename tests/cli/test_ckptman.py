@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, read_mark
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, read_mark
+from slurm_elastic.state.ledger import Ledger
 
 YAML = """
 cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}

@@ -10,13 +10,13 @@ import pytest
 from ledger_cases import instance, offer
 from status_cases import NOW, busy_ledger, config, config_file
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import clear
 from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.main import main
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion
-from slurm_elastic.policies.exclusions import strikes_of
+from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.policies.launch.exclusions import strikes_of
+from slurm_elastic.state.ledger import Ledger
 
 SPOT = "aws/c6i.xlarge/eu-west-1b/spot"
 QUOTA = "aws/*/*/on-demand"

@@ -21,13 +21,13 @@ import yaml
 from emulated import running_ec2
 from patience import eventually, patience
 
+from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import read_mark
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import BREAKER, Exclusion, Instance, InstanceState, Market
+from slurm_elastic.model.cluster import BREAKER, Exclusion, Instance, InstanceState, Market
+from slurm_elastic.state.heartbeat import read_mark
+from slurm_elastic.state.ledger import Ledger
 from tests.real_sshd import make_key
 
 YAML = """

@@ -11,16 +11,16 @@ import pytest
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, config, config_file
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import departing
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.directive import Departure
-from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.view import Facts
-from slurm_elastic.view.checkpoints import CheckpointFacts
+from slurm_elastic.model.directive import Departure
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from status_cases import busy_ledger, config_file
 
 from slurm_elastic.cli.main import main
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.state.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root may")
 

@@ -17,17 +17,13 @@ from ledger_cases import T0, instance
 from msgspec.structs import replace
 from rich.console import Console
 
+from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.doctor import clouds, head, services
-from slurm_elastic.doctor.environment import of_the_services
-from slurm_elastic.errors import AuthError, SlurmError, TransientError
-from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
-from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     BREAKER,
     CAPACITY,
     COOL_DOWN,
@@ -37,10 +33,14 @@ from slurm_elastic.model import (
     Level,
     Limits,
 )
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.exclusions import DENIED, TAKEN_OUT
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
+from slurm_elastic.state.ledger import Health, Ledger
+from slurm_elastic.watch.doctor import clouds, head, services
+from slurm_elastic.watch.doctor.environment import of_the_services
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """

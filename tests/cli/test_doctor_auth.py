@@ -10,10 +10,10 @@ import pytest
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.doctor import auth
-from slurm_elastic.model import Finding, Level, Location
+from slurm_elastic.model.cluster import Finding, Level, Location
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.watch.doctor import auth
 
 NOW = 1_800_000_000.0
 DAY = 86400.0

@@ -11,19 +11,19 @@ import pytest
 from ledger_cases import T0
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
-from slurm_elastic.doctor import bursting, clouds
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Finding, Level, Limits, Market, Offer, Pool
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.ranking import unsold
+from slurm_elastic.model.cluster import Finding, Level, Limits, Market, Offer, Pool
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.ranking import unsold
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.slurm.submission_test import ProbingCli
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.hooks.submission_test import ProbingCli
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.doctor import bursting, clouds
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """

@@ -13,15 +13,15 @@ import pytest
 from ledger_cases import T0
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.doctor import network
-from slurm_elastic.doctor.network import examine
-from slurm_elastic.hub.wire import Answer, Seen
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.local.listening import Server
-from slurm_elastic.model import Finding, Instance, InstanceState, Level, Market
-from slurm_elastic.model_ledger import Tunnel
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.machine.hub.wire import Answer, Seen
+from slurm_elastic.machine.local.listening import Server
+from slurm_elastic.model.cluster import Finding, Instance, InstanceState, Level, Market
+from slurm_elastic.model.memory import Tunnel
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.doctor import network
+from slurm_elastic.watch.doctor.network import examine
 
 SITE = """\
 cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}

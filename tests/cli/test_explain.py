@@ -14,18 +14,18 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import busy_ledger, busy_slurm, buy, config, config_file, general_pool
 
-from slurm_elastic.audit_trail import FOLLOWED, tell_job, tell_node
-from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.subjects import subjects
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import Mark, leave_mark
-from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.memory import Run
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.audit_trail import FOLLOWED, tell_job, tell_node
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.heartbeat import Mark, leave_mark
+from slurm_elastic.state.ledger import Decision, Ledger
 
 
 @pytest.fixture

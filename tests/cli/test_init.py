@@ -23,15 +23,14 @@ from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
 
-from slurm_elastic import catalogues
 from slurm_elastic.cli import doctor, init
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.model import Location, Market
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import Location, Market
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.providers import catalogues, open_provider
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.conf import plan
 from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")

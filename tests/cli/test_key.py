@@ -14,8 +14,8 @@ from patience import eventually
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.state.ledger import Ledger
 from tests.real_sshd import Sshd
 
 YAML = """\

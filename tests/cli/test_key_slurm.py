@@ -14,10 +14,10 @@ import pytest
 from slurm_elastic.cli import key_slurm
 from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.slurm import keyset
-from slurm_elastic.slurm.keyset import Key, KeySet
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.slurm.conf import keyset
+from slurm_elastic.slurm.conf.keyset import Key, KeySet
+from slurm_elastic.state.ledger import Ledger
 from tests.needs import ROOT
 from tests.real_sshd import Sshd
 

@@ -15,17 +15,17 @@ import pytest
 from patience import patience
 from rich.text import Text
 
-from slurm_elastic.cli import main as frame
-from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.main import main
-from slurm_elastic.cli.streams import write_json
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     ConfigError,
     ProviderError,
     SandboxError,
     SlurmElasticError,
     SlurmError,
 )
+from slurm_elastic.cli import main as frame
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.main import main
+from slurm_elastic.cli.streams import write_json
 
 Run = Callable[[argparse.Namespace], int]
 Install = Callable[[Run], None]

@@ -11,13 +11,13 @@ import pytest
 from ledger_cases import T0
 from rich.console import Console
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Ledger
 
 YAML = """
 cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}

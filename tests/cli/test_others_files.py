@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from needs import ROOT
 
-from slurm_elastic import trust
+from slurm_elastic.base import trust
 from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
 
 pytestmark = ROOT

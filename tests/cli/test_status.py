@@ -17,19 +17,19 @@ from patience import patience
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
+from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.cli import status
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.door import records
-from slurm_elastic.errors import ConfigError, SlurmError
-from slurm_elastic.ledger import Health, Ledger, Machine
-from slurm_elastic.model import Limits, Location
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.view import Facts, StatusView, status_view
-from slurm_elastic.view.narrowing import narrowed
+from slurm_elastic.model.cluster import Limits, Location
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Health, Ledger, Machine
+from slurm_elastic.watch.door import records
+from slurm_elastic.watch.view import Facts, StatusView, status_view
+from slurm_elastic.watch.view.narrowing import narrowed
 
 
 @pytest.fixture

@@ -13,21 +13,21 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import busy_ledger, config
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.directive import Directive, Pause
-from slurm_elastic.door.asks import ChainAsk
-from slurm_elastic.door.records import read_chain
-from slurm_elastic.door.sight import Viewer, seen_chain
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import BREAKER, Exclusion, Limits
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.slurm import submit_filter
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.cluster import BREAKER, Exclusion, Limits
+from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.hooks import submit_filter
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.asks import ChainAsk
+from slurm_elastic.watch.door.records import read_chain
+from slurm_elastic.watch.door.sight import Viewer, seen_chain
 
 OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
 NODES = ("op1", "op2", *(f"pub{i}" for i in range(1, 9)))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.changed import scope_named
-from slurm_elastic.errors import ConfigError
 from tests.controller.world import make_config
 
 

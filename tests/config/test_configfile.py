@@ -14,6 +14,8 @@ import yaml
 from msgspec.structs import fields, replace
 
 from slurm_elastic import config as types
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import (
     Config,
     blocked_clouds,
@@ -26,9 +28,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import ImageChoice, Limits, Location, Market
+from slurm_elastic.model.cluster import ImageChoice, Limits, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.providers.fake.settings import FakeCloud

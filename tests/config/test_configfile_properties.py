@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import format_duration, format_size, parse_duration, parse_size
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings, configfile
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import write
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
-from slurm_elastic.units import format_duration, format_size, parse_duration, parse_size
 
 # Words that YAML readers like to take for something else are the interesting names.
 NAMES = st.one_of(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
-from slurm_elastic.errors import ConfigError
 
 SITE = """\
 cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import ConfigError
 
 SITE = """
 cluster: {{name: demo}}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance
-from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.slurm import NOWHERE
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import PUB, World
 
 REUSED = "10.9.9.9"

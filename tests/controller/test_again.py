@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError, TransientError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.launch import end_far
-from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import COOL_DOWN, Exclusion
-from slurm_elastic.policies.boots import given_up_after
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
+from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import World
 
 STEP_BACK = 7200.0

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, SlurmError
 from slurm_elastic.controller import adoption, recycling
 from slurm_elastic.controller import apply as repair
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, SlurmError
-from slurm_elastic.ledger import Condition, Ledger, Machine
-from slurm_elastic.model import CAPACITY, OPERATOR, Exclusion, Instance, LaunchSpec
-from slurm_elastic.model_ledger import generation_order
-from slurm_elastic.model_slurm import NOWHERE
+from slurm_elastic.model.cluster import CAPACITY, OPERATOR, Exclusion, Instance, LaunchSpec
+from slurm_elastic.model.memory import generation_order
+from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.node_state import Phase, is_down, phase
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+from slurm_elastic.state.ledger import Condition, Ledger, Machine
 from tests.controller.world import PUB, World
 
 WHY = "so it was decided"

@@ -21,14 +21,14 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs
 from slurm_elastic.controller.observe import observe, pool_groups
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model import POLICY, Limits, Location, Market
-from slurm_elastic.model_ledger import Aside
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
+from slurm_elastic.model.cluster import POLICY, Limits, Location, Market
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.fragment import slurm_weights
+from slurm_elastic.slurm.conf.fragment import slurm_weights
+from slurm_elastic.state.ledger import Decision
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import PUB, SHAPE, T0, World, make_config

@@ -11,8 +11,8 @@ import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.controller.boots import KEY_REFUSED
-from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World
 

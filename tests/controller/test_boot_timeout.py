@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.boot_timeouts import _job_peers
-from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.model import Instance
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.boots import given_up_after
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from tests.controller.world import BOOT, ONP, PUB, World
 
 RESUME = 100.0

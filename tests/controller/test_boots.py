@@ -11,6 +11,7 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Timings
 from slurm_elastic.controller import boot_timeouts, boots
 from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
@@ -22,13 +23,12 @@ from slurm_elastic.controller.boots import (
     unregistered_instances,
 )
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import COOL_DOWN, Exclusion
-from slurm_elastic.model_ledger import generation_time
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.boots import TimedOut
-from slurm_elastic.spool import Request
+from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
+from slurm_elastic.model.memory import generation_time
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.boots import TimedOut
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.spool import Request
 from tests.controller.world import PUB, Inline, World
 
 RESUME = 100.0

@@ -18,7 +18,7 @@ from slurm_elastic.controller.budget import (
     stop_of,
     stopped_by_operators,
 )
-from slurm_elastic.directive import Directive, LimitChange, Pause, Word
+from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
 from tests.controller.world import T0, World, make_config
 
 DAY = T0 - T0 % 86400

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.controller.budget_enforcement import enforce
 from slurm_elastic.controller.usage_record import PERIOD
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.model_ledger import Aside
-from slurm_elastic.policies.account_budgets import Overdrawn
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.policies.money.account_budgets import Overdrawn
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, World, make_config
 

@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import CAPACITY, COOL_DOWN, Exclusion, NodeRequest
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.exclusions import strikes_of
+from slurm_elastic.model.cluster import CAPACITY, COOL_DOWN, Exclusion, NodeRequest
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.exclusions import strikes_of
 from tests.controller.world import ONP, PUB, Inline, Silent, World
 
 SPOT = "pub/small/zone-1/spot"

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_elastic import faults
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.base import faults
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.providers.fake.provider import FakeProvider
 from tests.controller.world import PUB, Killed, World
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from patience import eventually, patience
 
+from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.controller.daemon import OWN, Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.heartbeat import DAEMON, read_mark
+from slurm_elastic.state.heartbeat import DAEMON, read_mark
 from slurm_elastic.testing.in_memory import Inline, Silent
 from tests.controller.world import T0, World
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.oversized import bar
 from slurm_elastic.controller.requeues import Requeues
-from slurm_elastic.errors import SlurmError
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import World

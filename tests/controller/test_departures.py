@@ -12,17 +12,17 @@ from ckpt_cases import rescue_of
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, Step
+from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.departures import Departures, concerned, is_hopeless
-from slurm_elastic.directive import Departure, LimitChange
-from slurm_elastic.door.asks import DirectAsk, EndAsk
-from slurm_elastic.door.orders import carry_out
-from slurm_elastic.errors import ConfigError, SlurmError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import JobRun, Limits
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import JobRun, Limits
+from slurm_elastic.model.directive import Departure, LimitChange
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
+from slurm_elastic.watch.door.orders import carry_out
 from tests.controller.world import ONP, PUB, World
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.directives import closed_nodes, subjects_of
-from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
-from slurm_elastic.door.asks import DirectAsk, EndAsk
-from slurm_elastic.door.orders import carry_out
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import OPERATOR, Limits
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import OPERATOR, Limits
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
+from slurm_elastic.watch.door.orders import carry_out
 from tests.controller.world import ONP, PUB, World
 
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.directive import Directive, LimitChange, Pause, Word
-from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
-from slurm_elastic.heartbeat import read_mark
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.enduring import Enduring, Followed
-from slurm_elastic.ledger.schema import LEDGER_TABLES
-from slurm_elastic.model import Instance, LaunchSpec, Market, Offer, Pool
-from slurm_elastic.model_ledger import Aside
-from slurm_elastic.store.refuge import COPY, LOOK, Refuge
+from slurm_elastic.base.errors import EndOnlyError, SlurmError, TransientError
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.state.heartbeat import read_mark
+from slurm_elastic.state.ledger import Ledger, Machine
+from slurm_elastic.state.ledger.enduring import Enduring, Followed
+from slurm_elastic.state.ledger.schema import LEDGER_TABLES
+from slurm_elastic.state.store.refuge import COPY, LOOK, Refuge
 from tests.controller.world import Killed, World
 
-FULL = "slurm_elastic.store.refuge.require_room"
+FULL = "slurm_elastic.state.store.refuge.require_room"
 
 
 class EnduringWorld(World):
@@ -37,8 +37,8 @@ class EnduringWorld(World):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the tests last until they are let go."""
-    monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.store.refuge.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.state.store.files.BUSY_TIMEOUT", 0.1)
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ from msgspec.structs import replace as changed
 from providers.libvirt.bed import IMAGE
 from providers.openstack.stand_in import FLAVORS, StandIn
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.fake_timed import TimedSlurm
-from slurm_elastic.spool import Spool
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.spool import Spool
 from slurm_elastic.testing.bench import Bench
 from slurm_elastic.testing.census import Census
 from slurm_elastic.testing.contract import UUID

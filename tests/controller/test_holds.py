@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
-from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from tests.controller.world import PUB, World, make_config
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
@@ -27,10 +28,9 @@ from slurm_elastic.controller.key_rotation import (
     put_back,
     put_copy,
 )
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, InstanceState, Location, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.state.ledger import Machine
 from tests.real_sshd import Sshd, make_key
 
 OLD, NEW = b"the key of before" * 8, b"the key from now on" * 8

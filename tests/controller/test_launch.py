@@ -9,16 +9,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.launch import (
-    Outcome,
-    cool_down_for,
-    forgive,
-    launch,
-    report_auth,
-    spec_of,
-)
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,
@@ -28,8 +19,17 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Market
-from slurm_elastic.policies.exclusions import DENIED
+from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.launch import (
+    Outcome,
+    cool_down_for,
+    forgive,
+    launch,
+    report_auth,
+    spec_of,
+)
+from slurm_elastic.model.cluster import COOL_DOWN, Exclusion, Instance, LaunchSpec, Market
+from slurm_elastic.policies.launch.exclusions import DENIED
 from tests.controller.world import World
 
 FOREVER = 10_000

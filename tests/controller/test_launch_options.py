@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import TransientError
-from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.next_launch import WORTH_A_CALL
+from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
+from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
 

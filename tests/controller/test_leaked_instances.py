@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market
-from slurm_elastic.model_ledger import Launch
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
+from slurm_elastic.model.memory import Launch
+from slurm_elastic.state.ledger import Machine
 from tests.controller.world import T0, World, make_config
 
 

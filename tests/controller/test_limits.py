@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import T0, World
 
 

@@ -22,11 +22,11 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.stale_machines import nodes_with_capacity
-from slurm_elastic.ledger import LedgerState
-from slurm_elastic.model import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
-from slurm_elastic.model_ledger import Aside
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.model.cluster import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import PUB, SHAPE, Inline, World
 
 

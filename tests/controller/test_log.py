@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import (
+    AuthError,
+    InstanceNotFound,
+    ProviderError,
+    SlurmError,
+    TransientError,
+)
 from slurm_elastic.config import Timings
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import account_for_gone, adopt
@@ -20,16 +27,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import end_far, launch
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.directive import Directive, Pause
-from slurm_elastic.errors import (
-    AuthError,
-    InstanceNotFound,
-    ProviderError,
-    SlurmError,
-    TransientError,
-)
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     BREAKER,
     COOL_DOWN,
     Exclusion,
@@ -38,8 +36,10 @@ from slurm_elastic.model import (
     LaunchSpec,
     Market,
 )
+from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.state.ledger import Machine
 from tests.controller.world import World
 
 LATE = SlurmError(("scontrol",), 1, "Access/permission denied")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.model import Instance, Limits, Location
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.model.cluster import Instance, Limits, Location
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World

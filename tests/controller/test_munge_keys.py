@@ -20,6 +20,7 @@ import pytest
 from msgspec import structs
 from patience import patience
 
+from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
@@ -28,16 +29,15 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.controller.munge_keys import MungeKeys
 from slurm_elastic.controller.ssh_file import PushError, Target
-from slurm_elastic.errors import ConfigError, TransientError
-from slurm_elastic.ledger import Launch, Ledger
-from slurm_elastic.model import Instance, InstanceState, Location, Market, Offer
-from slurm_elastic.model_ledger import INTENT
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
+from slurm_elastic.model.memory import INTENT
+from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import KEY_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm import keyset
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.conf import keyset
+from slurm_elastic.state.ledger import Launch, Ledger
 from slurm_elastic.testing.in_memory import Inline
 from tests.real_sshd import Sshd, make_key
 

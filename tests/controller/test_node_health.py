@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import SOUND
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import COOL_DOWN
+from slurm_elastic.model.cluster import COOL_DOWN
 from slurm_elastic.policies.actions import Recycle
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import BOOT, World
 
 LOW = "Low RealMemory (reported:2987 < 90.00% of configured:4096)"

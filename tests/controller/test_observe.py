@@ -14,10 +14,10 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import Observation, PoolGroup, _Pool, observe, pool_groups
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import CAPACITY, OPERATOR, POLICY, Exclusion, Limits
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.account_budgets import Overdrawn
+from slurm_elastic.model.cluster import CAPACITY, OPERATOR, POLICY, Exclusion, Limits
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.money.account_budgets import Overdrawn
+from slurm_elastic.state.ledger import Machine
 from tests.controller.world import World, make_config
 
 NOW = 1_800_000_000

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.controller.oversized import PATIENCE, bar, keep_out, too_large
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import Limits, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.periodic import PeriodicTask, tick_all
-from slurm_elastic.directive import Directive, Pause
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import LedgerState
+from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import Inline, World
 
 BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.state.ledger import Machine
 from tests.controller.world import World
 
 

@@ -21,12 +21,12 @@ import pytest
 from patience import awake, patience, stretched
 
 from benchmarks.small_slurm import wait_until
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import prolog
 from slurm_elastic.controller.prolog import Patience, PrologServer, Waiter, Watch
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.slurm import fake
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm.client import fake
+from slurm_elastic.slurm.client.fake import FakeSlurm
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -10,18 +10,18 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import DeniedError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision, shortfall
 from slurm_elastic.controller import resume as controller_resume
 from slurm_elastic.controller.telling import all_occasions
-from slurm_elastic.errors import DeniedError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, Limits, Location, Market
-from slurm_elastic.policies.exclusions import DENIED
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, Limits, Location, Market
+from slurm_elastic.policies.launch.exclusions import DENIED
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.spool import Request
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.spool import Request
 from tests.controller.world import SHAPE, World, make_config
 
 SPOT = "small/zone-1/spot"

@@ -11,12 +11,12 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.errors import AuthError, SlurmElasticError, SlurmError
-from slurm_elastic.model import Instance, InstanceState
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import PUB, World, make_config
 
 ADMIN = "fan is broken"

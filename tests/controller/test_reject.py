@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.slurm import NOWHERE
+from slurm_elastic.policies.nodes.node_state import is_drained
 from tests.controller.world import PUB, World
 
 ADMIN = "fan is broken"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.console import Output
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import CapacityError
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model import LaunchSpec, Limits, Location, Market
+from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.state.ledger import Decision
 from tests.controller.world import World
 
 KEPT = ("decisions", "decision_subjects", "exclusions where kind = 'capacity'", "launches")

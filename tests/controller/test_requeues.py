@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.policies.requeue import SETTLING
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Ledger
 
 NOW = 1_800_000_000.0
 GONE = ("pub1",)

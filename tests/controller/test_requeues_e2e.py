@@ -12,9 +12,9 @@ from patience import patience
 
 from benchmarks.small_slurm import SmallSlurm, wait_until
 from slurm_elastic.controller.requeues import Requeues
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.ledger import Ledger
 from tests.e2e.conftest import why_not
 
 pytestmark = pytest.mark.e2e

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.audit_trail import tell_job
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.controller import provision
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model import NO_SPOT, Exclusion
-from slurm_elastic.policies.gang import request_for
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.spool import Request
+from slurm_elastic.model.cluster import NO_SPOT, Exclusion
+from slurm_elastic.policies.launch.gang import request_for
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.audit_trail import tell_job
+from slurm_elastic.state.ledger import Decision
+from slurm_elastic.state.spool import Request
 from tests.controller.world import PUB, World
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, terms_of, with_offers
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import CAPACITY, COOL_DOWN, Exclusion
-from slurm_elastic.policies.cluster import cloud_view
+from slurm_elastic.model.cluster import CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.policies.repair.cluster import cloud_view
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.model import Instance, InstanceState
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import World
 
 ADMIN = "disk is bad"

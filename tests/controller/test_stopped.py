@@ -13,28 +13,28 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.books import By, charges, read_books, report
-from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.controller import provision, starting, stopping
-from slurm_elastic.directive import Departure, Directive
-from slurm_elastic.door import metrics
-from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Condition, Ledger
-from slurm_elastic.model import InstanceState, Market, NodeRequest, Offer, Pool
-from slurm_elastic.model_ledger import generation_order
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.joining import Join, Ssh
+from slurm_elastic.controller import provision, starting, stopping
+from slurm_elastic.controller.books import By, charges, read_books, report
+from slurm_elastic.model.cluster import InstanceState, Market, NodeRequest, Offer, Pool
+from slurm_elastic.model.directive import Departure, Directive
+from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
-from slurm_elastic.policies.gang import Gang
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.view import status_view
+from slurm_elastic.policies.launch.gang import Gang
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.ledger import Condition, Ledger
+from slurm_elastic.watch.door import metrics
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import status_view
 from tests.controller.world import ONP, PUB, Killed, World
 
 DISK = 0.01

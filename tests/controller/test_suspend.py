@@ -9,13 +9,13 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, InstanceNotFound, TransientError
 from slurm_elastic.controller import ending, stale_machines, suspend
 from slurm_elastic.controller.stale_machines import nodes_with_capacity
-from slurm_elastic.errors import AuthError, InstanceNotFound, TransientError
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.spool import Request
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.spool import Request
 from tests.controller.world import World
 
 

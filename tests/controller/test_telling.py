@@ -17,8 +17,7 @@ from ckpt_cases import rescue_of
 from msgspec.structs import replace
 from patience import eventually, patience
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Step
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
@@ -39,11 +38,12 @@ from slurm_elastic.controller.telling import (
     document,
     ways,
 )
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import BREAKER, Exclusion, Limits, Usage
-from slurm_elastic.model_ledger import Health
-from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.leaked_instances import CODE as STRAY
+from slurm_elastic.model.cluster import BREAKER, Exclusion, Limits, Usage
+from slurm_elastic.model.memory import Health
+from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.controller.world import Inline, World
 
 SCRIPT = """#!/bin/sh

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.tick_reading import FRESH, TickReading
-from slurm_elastic.errors import SlurmError
 from tests.controller.world import World, many_clouds
 
 

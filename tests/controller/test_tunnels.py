@@ -21,7 +21,8 @@ import pytest
 from msgspec.structs import replace
 from patience import eventually, patience
 
-from slurm_elastic.bounded import Budget
+from slurm_elastic.base.bounded import Budget
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
@@ -31,17 +32,16 @@ from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.enrolment import CLIENTS, Desk, word_of
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
-from slurm_elastic.errors import TransientError
-from slurm_elastic.hub.wire import Answer, Apply, HubError, Message, Seen
-from slurm_elastic.ledger import Launch, Ledger, Machine
-from slurm_elastic.model import Instance, InstanceState, Location, Market, Offer
-from slurm_elastic.model_ledger import INTENT, Tunnel
-from slurm_elastic.policies.peers import Admission, Peer
-from slurm_elastic.policies.peers import enrolment_key as machine_key
-from slurm_elastic.programs.tunnel import enrolment_key
+from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Seen
+from slurm_elastic.machine.programs.tunnel import enrolment_key
+from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
+from slurm_elastic.model.memory import INTENT, Tunnel
+from slurm_elastic.policies.repair.peers import Admission, Peer
+from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Launch, Ledger, Machine
 from tests.controller.world import Inline
 from tests.threads import new_threads
 

@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import pytest
 
-from slurm_elastic.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.policies.boots import given_up_after
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import BOOT, World
 
 

@@ -13,6 +13,7 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller import usage_counters
@@ -23,13 +24,12 @@ from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_counters import counted
 from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
-from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.ledger.histograms import series
-from slurm_elastic.model import Market
-from slurm_elastic.model_ledger import Drained
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.cluster import decide
-from slurm_elastic.policies.cluster_snapshot import Rule
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.memory import Drained
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.state.ledger.histograms import series
 from tests.controller.looks import Looks
 from tests.controller.world import Inline, World
 

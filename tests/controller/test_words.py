@@ -9,6 +9,7 @@ import pytest
 from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.controller import leaked_instances, provision
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
@@ -17,9 +18,7 @@ from slurm_elastic.controller.launch import assign_addresses, cool_partial
 from slurm_elastic.controller.launch_records import Refusals, note_once, record_ranking
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.stale_machines import oldest_boot
-from slurm_elastic.errors import TransientError
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     DOUBT,
     Exclusion,
     Instance,
@@ -30,10 +29,11 @@ from slurm_elastic.model import (
     Ranked,
     Rejected,
 )
-from slurm_elastic.model_ledger import generation_order, generation_time
-from slurm_elastic.policies.exclusions import TAKEN_OUT
-from slurm_elastic.policies.gang import request_for
-from slurm_elastic.policies.inventory import InventoryReport
+from slurm_elastic.model.memory import generation_order, generation_time
+from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
+from slurm_elastic.policies.launch.gang import request_for
+from slurm_elastic.policies.repair.inventory import InventoryReport
+from slurm_elastic.state.ledger import Decision
 from tests.controller.world import T0, World
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from slurm_elastic import faults
-from slurm_elastic.errors import (
+from slurm_elastic.base import faults
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,
@@ -27,11 +27,11 @@ from slurm_elastic.errors import (
     SlurmError,
     TransientError,
 )
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model import CAPACITY, Instance, InstanceState
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
-from slurm_elastic.slurm.fake_timed import TimedSlurm
+from slurm_elastic.model.cluster import CAPACITY, Instance, InstanceState
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from slurm_elastic.state.ledger import Ledger, Machine
 from tests.controller.chaos import draw
 from tests.controller.world import ONP, PUB, T0, Killed, World
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.model import CAPACITY, Limits, Location
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.cluster import CAPACITY, Limits, Location
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.chaos import draw
 from tests.controller.test_world_machine import Chaos, WatchedWorld

@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState, Limits, Location, Market
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, InstanceState, Limits, Location, Market
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.fake_timed import TimedSlurm
-from slurm_elastic.spool import Spool
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.spool import Spool
 from slurm_elastic.testing.in_memory import Inline, Silent, leave_request
 
 T0 = 1_800_000_000.0
@@ -116,7 +116,7 @@ class World:
         self.start()
 
     def pools(self) -> Mapping[str, Sequence[str]]:
-        from slurm_elastic.hostlist import expand
+        from slurm_elastic.base.hostlist import expand
 
         return {pool.name: expand(pool.nodes) for pool in self.config.pools}
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Migration
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration
 from tests.e2e.world import PATIENCE, ledger, machines
 
 SITE: Mapping[str, Any] = {

@@ -9,9 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from slurm_elastic.local.records import read_records
-from slurm_elastic.local.wire import Record
-from slurm_elastic.model import InstanceState
+from slurm_elastic.machine.local.records import read_records
+from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import Until, back_to_zero, live_ec2, queued, submit_many
 

@@ -26,18 +26,18 @@ import boto3
 from msgspec import Struct
 from patience import patience
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Network
-from slurm_elastic.doctor.network import _passes, examine
-from slurm_elastic.hostlist import expand
-from slurm_elastic.hub.link import by_address
-from slurm_elastic.hub.wire import HubError, Seen, Show, ask
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model import Finding
-from slurm_elastic.policies.node_state import Phase, is_down, phase
+from slurm_elastic.machine.hub.link import by_address
+from slurm_elastic.machine.hub.wire import HubError, Seen, Show, ask
+from slurm_elastic.model.cluster import Finding
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.providers.base.joining import TUNNEL_KEY, program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
+from slurm_elastic.state.ledger import Decision
+from slurm_elastic.watch.doctor.network import _passes, examine
 from tests import netns
 from tests.e2e.world import ledger, live_machines
 from tests.netns import HEAD, INSIDE, Lab

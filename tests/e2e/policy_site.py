@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.state.ledger import Decision
 from tests.e2e.world import ELASTIC, cleared, ledger
 
 FULL = ("--cpus-per-task=2", "--partition=aws")

@@ -20,7 +20,7 @@ from msgspec import Struct
 from patience import patience, pause
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.slurm import install
+from slurm_elastic.slurm.conf import install
 from tests.ports import free_ports
 
 SETTLED = 60.0

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 import pytest
 from patience import patience, stretched
 
-from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.node_state import Phase, is_busy, phase
+from slurm_elastic.model.slurm import NOWHERE
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import (

@@ -17,11 +17,11 @@ from slurm_elastic.cli.clear import clear
 from slurm_elastic.cli.explain import show
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model import Exclusion
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.model.cluster import Exclusion
+from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
+from slurm_elastic.state.ledger import Ledger, Machine
 from tests.e2e.world import ELASTIC, back_to_zero, ledger, live_ec2, machines, submit_many
 
 pytestmark = pytest.mark.e2e

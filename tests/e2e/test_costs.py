@@ -12,8 +12,8 @@ from decimal import Decimal
 
 import pytest
 
-from slurm_elastic.books import By
-from slurm_elastic.model_ledger import Run
+from slurm_elastic.controller.books import By
+from slurm_elastic.model.memory import Run
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, ledger, machines
 

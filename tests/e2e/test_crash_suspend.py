@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.faults import POINTS
+from slurm_elastic.base.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import die_and_repair
 

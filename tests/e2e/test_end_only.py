@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.state.heartbeat import read_mark
 from tests.e2e.crash import FULL
 from tests.e2e.world import (
     Until,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from patience import patience
 
-from slurm_elastic.hub.rules import TABLE
+from slurm_elastic.machine.hub.rules import TABLE
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on

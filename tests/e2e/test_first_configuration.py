@@ -10,7 +10,7 @@ import pytest
 from patience import patience
 
 from slurm_elastic.config import blocked_clouds, configfile
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, machines
 

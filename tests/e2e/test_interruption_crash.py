@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.faults import POINTS
+from slurm_elastic.base.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import CKPTMAN
+from slurm_elastic.state.ckptstate.facts import Step
 from tests.e2e.ckpt import (
     SITE,
     UNTIL_ENOUGH,

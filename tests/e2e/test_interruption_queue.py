@@ -9,7 +9,7 @@ import yaml
 
 from slurm_elastic.ckptman.wiring import client_maker
 from slurm_elastic.config import configfile
-from slurm_elastic.model_ledger import Health
+from slurm_elastic.model.memory import Health
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from tests.e2e.ckpt import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import FILE_SIGN, begun_at, counter, each_once, early, kinds, migrations
 

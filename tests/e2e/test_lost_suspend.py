@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import Until, back_to_zero, ledger, live_machines, machines, running_nodes

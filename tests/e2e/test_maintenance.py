@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, kinds, settled, wait_steps
 from tests.e2e.crash import FULL

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.policies.node_state import is_drained
+from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import ELASTIC, Until, live_ec2, machines, running_nodes
 

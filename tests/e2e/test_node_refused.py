@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.test_node_health import AS_AT_SITES, FAST, FULL, elastic
 from tests.e2e.world import live_ec2, machines

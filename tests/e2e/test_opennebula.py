@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from needs import not_installed
 
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_control import Quota
 from slurm_elastic.sandbox.one_world import Host

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
 from tests.e2e.trying import config_with, steps, tried

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.ckptstate.facts import Migration
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.state.ckptstate.facts import Migration
 from tests.e2e.ckpt import UNTIL_ENOUGH, counter, early, enough, migrations, node_of, wait_steps
 from tests.e2e.world import PATIENCE
 

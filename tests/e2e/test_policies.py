@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from slurm_elastic.policies.node_state import is_busy
+from slurm_elastic.policies.nodes.node_state import is_busy
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.policy_site import (

@@ -12,11 +12,11 @@ from functools import partial
 import pytest
 
 from slurm_elastic.config import configfile
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.slurm import install
+from slurm_elastic.slurm.conf import install
+from slurm_elastic.state.ledger import Ledger, Machine
 from tests.e2e.policy_site import (
     FULL,
     HELD,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from slurm_elastic import nodeproc
 from slurm_elastic.cli.quickstart import verdict
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.layout import MARKER
 
 pytestmark = pytest.mark.e2e

@@ -17,12 +17,12 @@ import pytest
 from msgspec import Struct
 from patience import undisturbed
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import history, simulate
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Machine
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.state.ledger import Machine
 from tests.e2e.world import PATIENCE, back_to_zero, machines
 
 pytestmark = pytest.mark.e2e

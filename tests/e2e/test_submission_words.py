@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 pytestmark = pytest.mark.e2e

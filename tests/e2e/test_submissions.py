@@ -25,7 +25,7 @@ from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
 from slurm_elastic.config.access import Who
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 pytestmark = pytest.mark.e2e

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 from needs import not_installed
 
-from slurm_elastic.audit_trail import tell_job
 from slurm_elastic.cli.main import main
-from slurm_elastic.ledger import Decision
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import Quota
+from slurm_elastic.state.audit_trail import tell_job
+from slurm_elastic.state.ledger import Decision
 from tests.e2e.conftest import why_not
 from tests.e2e.full_stack import FullStack, full_stack
 from tests.e2e.world import back_to_zero, cleared, held, ledger, live_ec2, machines, submit_many

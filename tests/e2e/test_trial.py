@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from patience import undisturbed
 
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.slurm.prompt import PATIENCE as PATIENCE_OF_COMMANDS
+from slurm_elastic.slurm.client.prompt import PATIENCE as PATIENCE_OF_COMMANDS
 from tests.e2e.trying import (
     Trying,
     conf_with,

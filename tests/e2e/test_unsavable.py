@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import kinds, node_of
 from tests.e2e.world import PATIENCE, ledger

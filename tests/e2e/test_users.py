@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic import nodeproc
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.world import ELASTIC, running_nodes

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
-from slurm_elastic.door.answers import Answers
-from slurm_elastic.door.server import Door
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.answers import Answers
+from slurm_elastic.watch.door.server import Door
 
 pytestmark = pytest.mark.e2e
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.hub.rules import TABLE
-from slurm_elastic.model import Level
+from slurm_elastic.machine.hub.rules import TABLE
+from slurm_elastic.model.cluster import Level
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns

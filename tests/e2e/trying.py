@@ -17,7 +17,7 @@ import yaml
 from patience import patience
 
 from slurm_elastic.config.configfile import UUID_FILE
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 
 CLI = (sys.executable, "-m", "slurm_elastic.cli.main")

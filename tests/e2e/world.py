@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.clear import clear
 from slurm_elastic.config.configfile import load
-from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import MUNGED, SLURMCTLD, Daemons
 from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.state.ledger import Ledger, Machine
 
 PATIENCE = 120.0
 PATIENT = """

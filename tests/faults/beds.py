@@ -26,11 +26,11 @@ from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
 
+from slurm_elastic.base.errors import AuthError, QuotaError, TransientError
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import AuthError, QuotaError, TransientError
-from slurm_elastic.local.records import read_records
-from slurm_elastic.model import Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.machine.local.records import read_records
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.aws.settings import Strategy
 from slurm_elastic.providers.base.tags import NODES
 from slurm_elastic.providers.docker import requests

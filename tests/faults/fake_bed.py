@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from slurm_elastic.base.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
-from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.testing.contract import CLUSTER

@@ -21,7 +21,7 @@ from providers.openstack.bed import POLICY
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.model import ImageChoice, Pool
+from slurm_elastic.model.cluster import ImageChoice, Pool
 from slurm_elastic.providers.base.tags import NODES
 from slurm_elastic.providers.libvirt.machine import STOPPED, tags_in
 from slurm_elastic.providers.libvirt.settings import LibvirtType

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.testing.bench import Bench, open_bench
 from slurm_elastic.testing.matrix import STRUCK, healed, nothing_left, strikes
 from tests.faults.fake_bed import Fake

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from needs import ROOT
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import image
 from slurm_elastic.cli.main import main
-from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image import check, disk
 from slurm_elastic.image.label import Label
 from slurm_elastic.image.trial import Order

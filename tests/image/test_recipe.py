@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli.main import main
-from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.image.apt import sources, sources_in
 from slurm_elastic.image.commands import ENVIRONMENT, run
 from slurm_elastic.image.recipe import Recipe, packages, problems

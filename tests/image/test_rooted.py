@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image import rooted
 
 

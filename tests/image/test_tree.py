@@ -11,7 +11,7 @@ import pytest
 import yaml
 from needs import ROOT
 
-from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, disk, tree
 from slurm_elastic.image.recipe import Recipe
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image.trial import Order, Trial
 
 ORDER = Order(image="", cloud="ec2", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False)

@@ -10,12 +10,12 @@ import pytest
 from image.files import image_at
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.main import main
-from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.image.label import label_file
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import CloudImage, ImageFile, Pool
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 
 NAME = "slurm-24.11.5-debian-13.1-20261101"
 

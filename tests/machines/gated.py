@@ -19,7 +19,7 @@ from slurm_elastic.image import machine, network
 from slurm_elastic.image.head import Head
 from slurm_elastic.image.identity import NODE
 from slurm_elastic.image.trial import RAN, Order
-from slurm_elastic.slurm.fragment import WIPE
+from slurm_elastic.slurm.conf.fragment import WIPE
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 CHECK = "sh -c 'date >>/run/checked; test ! -e /etc/sick || { echo disk sda fails; exit 3; }'"

@@ -16,10 +16,10 @@ import pytest
 from patience import patience
 
 from slurm_elastic.config import configfile
-from slurm_elastic.hub.link import by_address
-from slurm_elastic.hub.wire import Seen, Show, ask
 from slurm_elastic.image.commands import run
 from slurm_elastic.image.network import BRIDGE
+from slurm_elastic.machine.hub.link import by_address
+from slurm_elastic.machine.hub.wire import Seen, Show, ask
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.hypervisor import Network, settings
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD

@@ -19,7 +19,7 @@ def test_a_wheel_has_its_data_files_and_is_the_same_bytes_each_time(tmp_path):
     assert one.read_bytes() == other.read_bytes()
     names = zipfile.ZipFile(one).namelist()
     for wanted in (
-        "slurm_elastic/slurm/job_submit.lua", "slurm_elastic/py.typed", "share/man/man1/slurm-elastic-cost.1",
+        "slurm_elastic/slurm/hooks/job_submit.lua", "slurm_elastic/py.typed", "share/man/man1/slurm-elastic-cost.1",
         "share/bash-completion/completions/slurm-elastic", "share/zsh/site-functions/_slurm-elastic",
     ):  # fmt: skip
         assert any(name.endswith(wanted) for name in names), wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_elastic.policies.forecast import Smoothed
+from slurm_elastic.policies.growth.forecast import Smoothed
 
 
 def smoothed(values: Iterable[float]) -> Smoothed:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from slurm_elastic.model import Instance, InstanceState, Location, Market, NodeRequest, Offer, Pool
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.cloud_view import CloudView, Intent, TrackedInstance
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    Location,
+    Market,
+    NodeRequest,
+    Offer,
+    Pool,
+)
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.repair.cloud_view import CloudView, Intent, TrackedInstance
 
 NOW = 1_000_000.0
 NAMES = [f"pub{i}" for i in range(1, 7)]

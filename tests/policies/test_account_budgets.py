@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.account_budgets import (
+from slurm_elastic.policies.growth.capacity import Bounds, Spent
+from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
     USER,
@@ -21,7 +22,6 @@ from slurm_elastic.policies.account_budgets import (
     scopes,
     shares,
 )
-from slurm_elastic.policies.capacity import Bounds, Spent
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC).timestamp()

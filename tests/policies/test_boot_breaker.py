@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Location, Market, Offer
-from slurm_elastic.policies.boots import given_up_after, longest_wait, may_wait, turn
-from slurm_elastic.policies.exclusions import (
+from slurm_elastic.model.cluster import (
+    BREAKER,
+    COOL_DOWN,
+    NO_SPOT,
+    Exclusion,
+    Location,
+    Market,
+    Offer,
+)
+from slurm_elastic.policies.launch.boots import given_up_after, longest_wait, may_wait, turn
+from slurm_elastic.policies.launch.exclusions import (
     NEVER_REGISTERED,
     TAKEN_OUT,
     Boot,
@@ -27,7 +35,7 @@ from slurm_elastic.policies.exclusions import (
     to_rest,
     touches,
 )
-from slurm_elastic.policies.ranking import Scope, rank, serving
+from slurm_elastic.policies.launch.ranking import Scope, rank, serving
 from tests.policies import strategies
 
 T0 = 1000.0

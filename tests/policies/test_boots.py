@@ -6,8 +6,8 @@ import pytest
 from ledger_cases import T0, instance, offer, pool
 from msgspec.structs import replace
 
-from slurm_elastic.model_ledger import Launch, Machine
-from slurm_elastic.policies.boots import (
+from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.policies.launch.boots import (
     TimedOut,
     UnderWay,
     given_up_after,

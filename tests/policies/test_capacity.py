@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     Bursts,
@@ -26,7 +26,7 @@ from slurm_elastic.policies.capacity import (
     misfits,
     parse_growth,
 )
-from slurm_elastic.policies.release import (
+from slurm_elastic.policies.growth.release import (
     AnyRelease,
     AtOnce,
     Delayed,

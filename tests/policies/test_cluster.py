@@ -8,7 +8,7 @@ import pytest
 from ledger_cases import T0, instance, offer, pool
 from msgspec.structs import replace
 
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     BREAKER,
     CAPACITY,
     OPERATOR,
@@ -18,7 +18,7 @@ from slurm_elastic.model import (
     Limits,
     Market,
 )
-from slurm_elastic.model_ledger import (
+from slurm_elastic.model.memory import (
     OUT_OF_SERVICE,
     SUSPENDED,
     Drained,
@@ -26,7 +26,7 @@ from slurm_elastic.model_ledger import (
     Machine,
     decided_at,
 )
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
     Hold,
@@ -36,13 +36,13 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
-from slurm_elastic.policies.cloud_view import Thresholds
-from slurm_elastic.policies.cluster import cloud_view, decide
-from slurm_elastic.policies.cluster_snapshot import ClusterSnapshot, Rule, Terms
-from slurm_elastic.policies.exclusions import NEVER_REGISTERED, TAKEN_OUT
-from slurm_elastic.policies.hold_rules import due_holds
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.ranking import Scope
+from slurm_elastic.policies.launch.exclusions import NEVER_REGISTERED, TAKEN_OUT
+from slurm_elastic.policies.launch.ranking import Scope
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.repair.cloud_view import Thresholds
+from slurm_elastic.policies.repair.cluster import cloud_view, decide
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule, Terms
+from slurm_elastic.policies.repair.hold_rules import due_holds
 
 NOW = T0 + 10_000
 AWS, OTHER = pool(), pool("own", "gcp", 2, "own")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.cost_note import noted
+from slurm_elastic.policies.money.cost_note import noted
 
 NOTE = "[slurm-elastic cost=$1.234567 market=spot]"
 

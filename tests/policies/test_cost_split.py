@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.cost_split import (
+from slurm_elastic.policies.money.cost_split import (
     HOUR,
     WHOLE,
     Drain,

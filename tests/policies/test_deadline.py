@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.deadline import Choice, Race, Where, choose, greedy, pay, uniform
-from slurm_elastic.policies.spells import Past, Spells
+from slurm_elastic.policies.checkpoint.deadline import (
+    Choice,
+    Race,
+    Where,
+    choose,
+    greedy,
+    pay,
+    uniform,
+)
+from slurm_elastic.policies.checkpoint.spells import Past, Spells
 from slurm_elastic.simulate.deadline import Finish, race, seen
 
 AT_EASE = Race(

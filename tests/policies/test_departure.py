@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.directive import Departure
-from slurm_elastic.model import Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.departure import OURS, NextStep, jobs_on, next_step, redirected
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.directive import Departure
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.repair.departure import OURS, NextStep, jobs_on, next_step, redirected
 
 IDLE, BUSY = frozenset({"IDLE", "CLOUD"}), frozenset({"ALLOCATED", "CLOUD"})
 BOOTS = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"})

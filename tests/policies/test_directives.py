@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.directive import Departure, Directive, LimitChange, Pause, Word
-from slurm_elastic.policies.directives import stop_reason, stopped_nodes, stopped_pools, told
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
+from slurm_elastic.policies.launch.directives import stop_reason, stopped_nodes, stopped_pools, told
 
 NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
 CLOUD_OF = {"burst": "aws", "gpu": "aws", "own": "gcp"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.exposure import RESTART, chance, with_saves, without_saves
+from slurm_elastic.policies.checkpoint.exposure import RESTART, chance, with_saves, without_saves
 
 HOUR = 3600.0
 

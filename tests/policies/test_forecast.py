@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.forecast import LEAST, MOST, Factor
+from slurm_elastic.policies.growth.forecast import LEAST, MOST, Factor
 from tests.policies.smoothing import smoothed
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.gang import Gang, gangs, resolve, select
+from slurm_elastic.policies.launch.gang import Gang, gangs, resolve, select
 
 NODES = tuple(f"n{i}" for i in range(1, 10))
 

@@ -8,8 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.model import Location, Market, Offer
-from slurm_elastic.policies.grouping import LONGEST, braces, grouped, sentence
+from slurm_elastic.model.cluster import Location, Market, Offer
+from slurm_elastic.policies.launch.grouping import LONGEST, braces, grouped, sentence
 
 
 def offer(kind: str, zone: str = "a", market: Market = Market.SPOT) -> Offer:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.model import ImageChoice
-from slurm_elastic.policies.images import Candidate, lacks, newest, none_fits, software_of
+from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
 
 OLD = Candidate(
     id="ami-old", name="debian-12-slurm-v1", created=100.0, os="debian", version="12.5",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ledger_cases import T0, instance, offer, pool
 
-from slurm_elastic.model import Instance
-from slurm_elastic.model_ledger import Launch, Machine
-from slurm_elastic.policies.leaked_instances import leaked, stray, unending
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.policies.repair.leaked_instances import leaked, stray, unending
 
 
 def test_an_end_may_take_a_quarter_of_an_hour() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Location, Market, NodeRequest, Offer, Pool
-from slurm_elastic.policies.gang import gangs, part_of
-from slurm_elastic.policies.next_launch import WORTH_A_CALL, NextLaunch, next_launch
-from slurm_elastic.policies.ranking import Scope
+from slurm_elastic.model.cluster import Location, Market, NodeRequest, Offer, Pool
+from slurm_elastic.policies.launch.gang import gangs, part_of
+from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL, NextLaunch, next_launch
+from slurm_elastic.policies.launch.ranking import Scope
 
 NODES = tuple(f"n{i}" for i in range(1, 7))
 POOL = Pool(

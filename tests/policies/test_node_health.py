@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.book_rules import is_up
-from slurm_elastic.policies.out_of_service import CAUSES, Strike, ill, told_by
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.out_of_service import CAUSES, Strike, ill, told_by
+from slurm_elastic.policies.repair.book_rules import is_up
 
 LOW = "Low RealMemory (reported:22987 < 90.00% of configured:30000)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.owner import agreed
+from slurm_elastic.policies.launch.owner import agreed
 
 BOTH = ("account", "user")
 ANN, BOB = {"account": "physics", "user": "ann"}, {"account": "physics", "user": "bob"}

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_ledger import Machine, Tunnel
-from slurm_elastic.policies.peers import (
+from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.machine.programs.tunnel import own_address
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.memory import Machine, Tunnel
+from slurm_elastic.policies.repair.peers import (
     Enrolling,
     Peer,
     addresses_of,
@@ -24,7 +25,6 @@ from slurm_elastic.policies.peers import (
     newest,
     room_for,
 )
-from slurm_elastic.programs.tunnel import own_address
 
 SUBNET = "10.99.0.0/24"
 ADDRESSES = {"pub1": "10.99.0.8", "pub2": "10.99.0.9"}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.policies import capacity, checkpoint, release
+from slurm_elastic.policies.checkpoint import checkpoint
+from slurm_elastic.policies.growth import capacity, release
 from slurm_elastic.policies.policy_text import split, text_of
 
 PARSE = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.portfolio import (
+from slurm_elastic.policies.planning.portfolio import (
     WEEK,
     Bought,
     ReservedClass,

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_state import at_anothers_address, is_anothers_address, is_answering
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import (
+    at_anothers_address,
+    is_anothers_address,
+    is_answering,
+)
 from tests.policies.strategies import instance
 
 UP = frozenset({"ALLOCATED", "CLOUD"})

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.prolog_release import FAILED, NOT_UP, ready_reason
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.repair.prolog_release import FAILED, NOT_UP, ready_reason
 
 CONFIGURING = SlurmJob(id=7, states=frozenset({"CONFIGURING"}), nodes=("a", "b"))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     COOL_DOWN,
     NO_SPOT,
     Exclusion,
@@ -17,7 +17,7 @@ from slurm_elastic.model import (
     Offer,
     Usage,
 )
-from slurm_elastic.policies.ranking import (
+from slurm_elastic.policies.launch.ranking import (
     Scope,
     ceiling,
     market,

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance, InstanceState
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
-from slurm_elastic.policies.cloud_view import (
+from slurm_elastic.policies.nodes.pings import is_lasting, is_pinged
+from slurm_elastic.policies.repair.cloud_view import (
     CloudView,
     Intent,
     StoppedInstance,
     Thresholds,
     TrackedInstance,
 )
-from slurm_elastic.policies.pings import is_lasting, is_pinged
-from slurm_elastic.policies.reconcile_rules import repairs
-from slurm_elastic.policies.repair_pace import debounce, due_repairs, limit_disruption
+from slurm_elastic.policies.repair.reconcile_rules import repairs
+from slurm_elastic.policies.repair.repair_pace import debounce, due_repairs, limit_disruption
 from tests.policies.strategies import NOW, instance, views
 
 UP = frozenset({"IDLE", "CLOUD"})

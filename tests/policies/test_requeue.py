@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.requeue import SETTLING, may_hurry
+from slurm_elastic.policies.repair.requeue import SETTLING, may_hurry
 
 NOW = 1_800_000_000.0
 

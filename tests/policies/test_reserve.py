@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.portfolio import (
+from slurm_elastic.policies.planning.portfolio import (
     WEEK,
     Bought,
     ReservedClass,
@@ -19,7 +19,7 @@ from slurm_elastic.policies.portfolio import (
     offline,
     online,
 )
-from slurm_elastic.policies.reserve import HOUR, by_rank, trailing, usage_of_steps
+from slurm_elastic.policies.planning.reserve import HOUR, by_rank, trailing, usage_of_steps
 from tests.policies.weekly_usage import usage_of
 
 SHORT = heaviest_first(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     Bounds,
     Bursts,
     Growth,
@@ -19,9 +19,9 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.dealing import split_demand
-from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
-from slurm_elastic.policies.scaling import (
+from slurm_elastic.policies.growth.dealing import split_demand
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     IdleInstance,
     PendingJob,

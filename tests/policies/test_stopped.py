@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance, InstanceState, Market, Pool
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.policies.stopped import Recipes, to_start, to_stop, unwanted
+from slurm_elastic.model.cluster import Instance, InstanceState, Market, Pool
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.policies.growth.stopped import Recipes, to_start, to_stop, unwanted
 
 NOW = 1_800_000_000.0
 NODES = ("a1", "a2", "a3")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
-from slurm_elastic.policies.threat import (
+from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.policies.checkpoint.threat import (
     HORIZON,
     LEAD,
     Answer,

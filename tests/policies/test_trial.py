@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.trial import (
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.trial import (
     CAUSES,
     USUAL,
     Rest,

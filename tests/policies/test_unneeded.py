@@ -8,9 +8,9 @@ import pytest
 from ledger_cases import instance
 from msgspec.structs import replace
 
-from slurm_elastic.model import InstanceState
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.unneeded import Bound, Standing, Verdict, overdue
+from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.repair.unneeded import Bound, Standing, Verdict, overdue
 
 OFF = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))}
 UP = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD"}))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.policies.unsavable import obstacle
+from slurm_elastic.policies.checkpoint.unsavable import obstacle
 
 CRIU = "job 7: no checkpoint: criu dump: exit 1: "
 

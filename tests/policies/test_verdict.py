@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Market, Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_reasons import HOLD_MARK
-from slurm_elastic.policies.verdict import (
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.verdict import (
     Asker,
     PoolCase,
     Verdict,
@@ -22,6 +21,7 @@ from slurm_elastic.policies.verdict import (
     told_by_slurm,
     verdicts,
 )
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 
 POOL = Pool(
     name="gpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.policies.portfolio import WEEK
+from slurm_elastic.policies.planning.portfolio import WEEK
 
 
 def usage_of(concurrent: Sequence[int]) -> list[list[float]]:

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 from needs import unless
 
-from slurm_elastic import nodeproc
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.layout import MARKER

@@ -20,8 +20,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from emulated import running_ec2
 from patience import eventually, patience
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.ckptman.event_bridge import SqsQueue
-from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_events import QUEUE
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind

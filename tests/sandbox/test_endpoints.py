@@ -16,9 +16,9 @@ from emulated import running_ec2
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import SandboxError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from needs import unless
 
-from slurm_elastic import nodeproc
-from slurm_elastic.local import records as local_records
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import records as local_records
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import Place
 from slurm_elastic.sandbox.one_place import place

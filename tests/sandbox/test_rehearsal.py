@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.model_ledger import Decision, Machine
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.memory import Decision, Machine
 from slurm_elastic.sandbox.rehearsal import (
     JobRow,
     Place,

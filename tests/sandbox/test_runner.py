@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_elastic import nodeproc
+from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.processes import Machines
 from slurm_elastic.sandbox.runner import Runner

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slept import Slept
 
-from slurm_elastic.errors import SandboxError, SlurmError
+from slurm_elastic.base.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import shell
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.shell import LONGEST_PAUSE, Shell

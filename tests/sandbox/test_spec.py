@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config import configfile
-from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.layout import Layout, Saved

@@ -10,8 +10,8 @@ import yaml
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import Kind, StandIn
 
-from slurm_elastic.errors import TransientError
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.base.errors import TransientError
+from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.stack import sources
 from slurm_elastic.testing.contract import UUID

@@ -16,13 +16,20 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, DAEMON, END_ONLY_MEANS, Mark, leave_mark
-from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.slurm.fake_timed import TimedSlurm
-from slurm_elastic.store.trouble import trouble_of
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.heartbeat import (
+    CKPTMAN,
+    CKPTMAN_MARK,
+    DAEMON,
+    END_ONLY_MEANS,
+    Mark,
+    leave_mark,
+)
+from slurm_elastic.state.store.trouble import trouble_of
 from tests.controller.world import World
 
 ROOT = Path("/srv")

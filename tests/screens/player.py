@@ -24,7 +24,7 @@ from typing import Any
 
 from slurm_elastic.cli import ckpt, doctor, explain, offers, status
 from slurm_elastic.cli.main import main
-from slurm_elastic.doctor import clouds
+from slurm_elastic.watch.doctor import clouds
 from tests.screens.place import Place, freeze
 
 END = "@@end@@"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate.facts import Migration, RecordedNotice, Step
-from slurm_elastic.errors import AuthError, SlurmError, TransientError
-from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
+from slurm_elastic.model.cluster import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
 from tests.controller.world import T0
 from tests.screens.place import CKPTMAN_PID, PID, PUB, RACK, Place
 

@@ -93,7 +93,7 @@ def test_a_clone_that_everyone_may_enter_is_used_as_it_is(clone):
 
 
 @pytest.mark.parametrize(
-    ("path", "mode"), [("..", 0o700), (".", 0o700), ("slurm_elastic/model.py", 0o600)]
+    ("path", "mode"), [("..", 0o700), (".", 0o700), ("slurm_elastic/model/cluster.py", 0o600)]
 )
 def test_a_clone_that_user_slurm_cannot_read_is_found_out(clone, path, mode):
     (clone / path).chmod(mode)

@@ -103,7 +103,7 @@ def test_a_module_is_tried_with_the_tests_that_mirror_it(mutate: Any) -> None:
     of = mutate.tests_of(package / "policies" / "ranking.py")
     assert of[0] == "tests/policies/test_ranking.py"
     assert {"tests/policies/test_scaling.py", "tests/policies/test_gang.py"} <= set(of)
-    assert mutate.tests_of(package / "hostlist.py") == ["tests/test_hostlist.py"]
+    assert mutate.tests_of(package / "hostlist.py") == ["tests/base/test_hostlist.py"]
     assert mutate.tests_of(package / "units.py") == []
 
 

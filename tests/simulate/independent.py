@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from slurm_elastic.policies.capacity import OnDemand
-from slurm_elastic.policies.release import AtOnce, Delayed, Idle
+from slurm_elastic.policies.growth.capacity import OnDemand
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_queue import Queue, Run

@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Limits, Location, Market, Offer
-from slurm_elastic.policies.capacity import OnDemand, Slurm
-from slurm_elastic.policies.checkpoint import Hour
-from slurm_elastic.policies.release import AtOnce, Delayed, Idle, Order
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer
+from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, Order
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.policies.checkpoint import Hour, Never
+from slurm_elastic.policies.checkpoint.checkpoint import Hour, Never
+from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from tests.simulate.independent_site import Machine, Site

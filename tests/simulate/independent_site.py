@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
-from slurm_elastic.model import Limits, Market
-from slurm_elastic.policies.release import Delayed, Idle
+from slurm_elastic.model.cluster import Limits, Market
+from slurm_elastic.policies.growth.release import Delayed, Idle
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slurm_elastic.policies.release import Idle, Order
-from slurm_elastic.policies.scaling import GroupSnapshot, PoolSnapshot, ScalingPlan
+from slurm_elastic.policies.growth.release import Idle, Order
+from slurm_elastic.policies.growth.scaling import GroupSnapshot, PoolSnapshot, ScalingPlan
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import Machines

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.account_budgets import NONE
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     GroupBursts,
@@ -16,7 +15,8 @@ from slurm_elastic.policies.capacity import (
     SemiElastic,
     Slurm,
 )
-from slurm_elastic.policies.release import AtOnce, Idle
+from slurm_elastic.policies.growth.release import AtOnce, Idle
+from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.budget_queue import ApartQueue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate.availability import (
     Availability,
     Span,

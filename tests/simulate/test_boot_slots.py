@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     Bursts,
@@ -16,7 +16,7 @@ from slurm_elastic.policies.capacity import (
     SemiElastic,
     Slurm,
 )
-from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Idle
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Idle
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 
-from slurm_elastic.policies.release import AtOnce
+from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.breakdown import by_account, by_month, spent, waits

@@ -13,16 +13,23 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Location
-from slurm_elastic.policies.capacity import AnyGrowth, Bounds, OnDemand, SemiElastic, Slurm, Spent
-from slurm_elastic.policies.release import AtOnce, Idle
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.growth.capacity import (
+    AnyGrowth,
+    Bounds,
+    OnDemand,
+    SemiElastic,
+    Slurm,
+    Spent,
+)
+from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from slurm_elastic.state.ledger import Ledger
 from tests.controller.world import SHAPE, make_config
 from tests.test_spending import machine
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint import (
+from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
     Daly,
     FirstOf,

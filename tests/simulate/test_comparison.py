@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.comparison import (
     LEAST,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate.histories import histories
 
-from slurm_elastic.policies.checkpoint import Hour
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

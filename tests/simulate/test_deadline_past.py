@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from slurm_elastic.policies.deadline import Choice, Race, choose
-from slurm_elastic.policies.spells import NOTHING
+from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose
+from slurm_elastic.policies.checkpoint.spells import NOTHING
 from slurm_elastic.simulate.deadline import seen, tried
 
 GAP = 60

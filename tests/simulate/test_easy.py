@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories, plain
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate import easy
 from slurm_elastic.simulate.easy import starts
 from slurm_elastic.simulate.engine import Engine, simulate

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.model import Limits
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.policies.checkpoint.checkpoint import (
+    Daly,
+    FirstOf,
+    Hour,
+    Never,
+    OnNotice,
+    Threshold,
+)
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     Bursts,
@@ -23,8 +31,7 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.checkpoint import Daly, FirstOf, Hour, Never, OnNotice, Threshold
-from slurm_elastic.policies.release import AtOnce, Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

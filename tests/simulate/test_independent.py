@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from benchmarks.traces import VARIABLE, history
-from slurm_elastic.model import Limits
-from slurm_elastic.policies.capacity import OnDemand, Slurm
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from simulate.histories import histories
 
 from slurm_elastic.ckptman.see import mean_times
-from slurm_elastic.model import Market
-from slurm_elastic.model_ledger import Machine
-from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, OnNotice, joint_mtti
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, Daly, OnNotice, joint_mtti
+from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Slurm
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

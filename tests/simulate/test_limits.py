@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from simulate.histories import histories
 
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model import Limits
-from slurm_elastic.policies.capacity import Bursts, OnDemand, Slurm
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.policies.growth.capacity import Bursts, OnDemand, Slurm
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.availability import Span
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Limits
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     Bursts,
@@ -20,7 +20,7 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.release import Flagged, Idle
+from slurm_elastic.policies.growth.release import Flagged, Idle
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.events import LOOK

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.model import Limits, Location, Market, Offer
-from slurm_elastic.policies.capacity import OnDemand, Slurm
-from slurm_elastic.policies.release import AtOnce, Idle
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer
+from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
+from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.simulate import purchases
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes

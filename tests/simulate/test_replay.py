@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
     GroupBursts,
@@ -17,9 +17,9 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.dealing import split_demand
-from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.policies.scaling import (
+from slurm_elastic.policies.growth.dealing import split_demand
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
+from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     IdleInstance,
     PendingJob,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.jobs import Job
 

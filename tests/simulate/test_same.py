@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.policies.capacity import OnDemand, SemiElastic
-from slurm_elastic.policies.checkpoint import Hour, OnNotice
-from slurm_elastic.policies.release import AtOnce, Delayed, Idle, Order
+from slurm_elastic.policies.checkpoint.checkpoint import Hour, OnNotice
+from slurm_elastic.policies.growth.capacity import OnDemand, SemiElastic
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, Order
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes

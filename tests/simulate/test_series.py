@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.checkpoint import FirstOf, OnNotice, Threshold, ThresholdStatic
+from slurm_elastic.policies.checkpoint.checkpoint import (
+    FirstOf,
+    OnNotice,
+    Threshold,
+    ThresholdStatic,
+)
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.engine import simulate

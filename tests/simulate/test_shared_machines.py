@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
-from slurm_elastic.policies.checkpoint import Hour
-from slurm_elastic.policies.release import Idle
+from slurm_elastic.policies.checkpoint.checkpoint import Hour
+from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, Slurm
+from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

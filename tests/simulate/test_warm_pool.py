@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.policies.capacity import (
+from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bounds,
     Bursts,
@@ -18,7 +18,7 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine, simulate

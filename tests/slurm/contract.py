@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 import pytest
 from patience import patience, pause
 
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 
 T = TypeVar("T")
 PATIENCE = 120.0

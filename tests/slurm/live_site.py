@@ -21,7 +21,8 @@ from pathlib import Path
 from patience import patience, pause
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.slurm import dryrun, siteconf
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import dryrun
 from tests.ports import free_ports
 from tests.slurm import site_cases
 

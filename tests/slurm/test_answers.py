@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.out_of_service import ill
-from slurm_elastic.slurm import answers
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.slurm.client import answers
 
 
 def node_of(raw: dict[str, object]) -> SlurmNode:

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.slurm import cli
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client import cli
+from slurm_elastic.slurm.client.cli import SlurmCli
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -15,10 +15,11 @@ import pytest
 from msgspec.structs import replace
 from needs import unless
 
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import answers, check, dryrun, plan, siteconf
-from slurm_elastic.slurm import isolated as isolated_program
-from slurm_elastic.slurm.plan import Plan
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.client import answers, siteconf
+from slurm_elastic.slurm.conf import check, dryrun, plan
+from slurm_elastic.slurm.conf import isolated as isolated_program
+from slurm_elastic.slurm.conf.plan import Plan
 from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")

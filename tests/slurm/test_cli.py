@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client.cli import SlurmCli
 from tests.slurm.test_queue_text import MARK, text
 
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.slurm import conf_diff, plan
-from slurm_elastic.slurm.install import install
+from slurm_elastic.slurm.conf import conf_diff, plan
+from slurm_elastic.slurm.conf.install import install
 from tests.slurm import site_cases
 
 VERSION = (22, 5)

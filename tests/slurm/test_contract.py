@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Client, SlurmSettings
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import Reservation
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
 from tests.e2e.world import AT_ONCE, slurmctld_away
 from tests.slurm.contract import Contract, until

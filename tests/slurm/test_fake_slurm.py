@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.slurm.client.fake import FakeSlurm
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import fragment, plan, siteconf
-from slurm_elastic.slurm import topology as slurm_topology
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import fragment, plan
+from slurm_elastic.slurm.conf import topology as slurm_topology
 from tests.slurm import site_cases
 
 GOLDEN = site_cases.ROOT / "golden"

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 from needs import missing
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import check, dryrun, gresconf, plan
-from slurm_elastic.slurm.install import install
-from slurm_elastic.slurm.uninstall import uninstall
+from slurm_elastic.slurm.conf import check, dryrun, gresconf, plan
+from slurm_elastic.slurm.conf.install import install
+from slurm_elastic.slurm.conf.uninstall import uninstall
 from tests.slurm import site_cases
 
 VERSION = (22, 5)

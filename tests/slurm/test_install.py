@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import CAPACITY, Exclusion
-from slurm_elastic.slurm import conf_diff, our_lines, plan
-from slurm_elastic.slurm.install import Outcome, install, read_manifest
-from slurm_elastic.slurm.uninstall import uninstall
+from slurm_elastic.model.cluster import CAPACITY, Exclusion
+from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
+from slurm_elastic.slurm.conf.install import Outcome, install, read_manifest
+from slurm_elastic.slurm.conf.uninstall import uninstall
+from slurm_elastic.state.ledger import Ledger
 from tests import ledger_cases
 from tests.slurm import site_cases
 
@@ -297,7 +297,7 @@ def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
 def test_uninstall_names_what_it_leaves(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, nowhere = host.root / "default", host.root / "nowhere"
     ours.write_text("AWS_PROFILE=x\n")
-    monkeypatch.setattr("slurm_elastic.slurm.uninstall.LEFT", (str(ours), str(nowhere)))
+    monkeypatch.setattr("slurm_elastic.slurm.conf.uninstall.LEFT", (str(ours), str(nowhere)))
     host.install()
     (said,) = [line for line in host.uninstall().lines if line.startswith("left as they are")]
     for path in (host.config_path.parent, host.config.state, ours):

@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 from needs import unless
 
-from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import controller, plan
-from slurm_elastic.slurm.check import VOLATILE
-from slurm_elastic.slurm.install import Outcome, install
-from slurm_elastic.slurm.uninstall import uninstall
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.slurm.conf.check import VOLATILE
+from slurm_elastic.slurm.conf.install import Outcome, install
+from slurm_elastic.slurm.conf.uninstall import uninstall
 from tests.slurm import site_cases
 from tests.slurm.live_site import LiveSite, wait_for
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import keyset
-from slurm_elastic.slurm.keyset import Key, KeySet
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.conf import keyset
+from slurm_elastic.slurm.conf.keyset import Key, KeySet
 
 NOW = 1_800_000_000.0
 DAY = 86400.0

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint import LAUNCHED, CheckpointSettings, PoolCheckpoint
-from slurm_elastic.hostlist import expand
-from slurm_elastic.slurm.launcher import MARK, launchers
-from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
+from slurm_elastic.slurm.hooks.launcher import MARK, launchers
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
 SCRIPT = "#!/bin/sh\ntrue\n"
 LAUNCHERS = launchers("/shared/ckpt")

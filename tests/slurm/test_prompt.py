@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.slurm.prompt import PATIENCE, PromptCli
+from slurm_elastic.slurm.client.prompt import PATIENCE, PromptCli
 from tests.slurm.test_cli import Stub
 
 

@@ -22,12 +22,12 @@ import pytest
 from msgspec.structs import replace
 from patience import eventually, patience
 
+from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Client, SlurmSettings
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.slurm.client import open_slurm
-from slurm_elastic.slurm.pyslurm_child import node
-from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
+from slurm_elastic.slurm.client.chosen import open_slurm
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.pyslurm_child import node
+from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient, unusable
 
 T = TypeVar("T")
 Opened = Callable[..., PyslurmClient]
@@ -281,7 +281,7 @@ def test_nothing_is_left_of_processes_that_were_ended(opened: Opened, standin: S
 def test_it_ends_with_the_service_that_is_killed(slurm: SlurmSettings, standin: Standin) -> None:
     program = (
         "import sys; from slurm_elastic.config import SlurmSettings;"
-        "from slurm_elastic.slurm.pyslurm_client import PyslurmClient;"
+        "from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient;"
         f"client = PyslurmClient(SlurmSettings(conf='/dev/null', bin_dir={slurm.bin_dir!r}));"
         "client.nodes(); print('ready', flush=True); sys.stdin.read()"
     )

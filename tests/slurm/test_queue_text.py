@@ -13,9 +13,9 @@ import pytest
 from patience import patience
 
 from benchmarks.small_slurm import SmallSlurm
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.queue_text import FIELDS, QueueText
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import answers, queue_text
+from slurm_elastic.slurm.client.queue_text import FIELDS, QueueText
 
 MARK = "<0123456789abcdef>"
 PLAIN = {

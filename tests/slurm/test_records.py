@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import answers, records
-from slurm_elastic.slurm.records import Records
-from slurm_elastic.slurm.shared_reading import SharedReading
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client import answers, records
+from slurm_elastic.slurm.client.records import Records
+from slurm_elastic.slurm.client.shared_reading import SharedReading
 
 UNUSED = {f"field_{n}": {"set": True, "infinite": False, "number": n} for n in range(40)}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import siteconf
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.client import siteconf
 from tests.slurm import site_cases
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.slurm.submission import count, mebibytes, seconds, understood
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.slurm.hooks.submission import count, mebibytes, seconds, understood
 
 SAID = """\
 sbatch: defined options

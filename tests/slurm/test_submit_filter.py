@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.access import Who
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm import siteconf
-from slurm_elastic.slurm.submit_filter import FILTER, PLUGIN_SCRIPT, render, to_lua
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, PLUGIN_SCRIPT, render, to_lua
 
 NO_VAL16, NO_VAL, NO_VAL64 = 0xFFFE, 0xFFFFFFFE, 0xFFFFFFFFFFFFFFFE
 INFINITE = 0xFFFFFFFF

@@ -10,11 +10,11 @@ import pytest
 from slurm.test_launcher import LAUNCHERS, site
 from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.job_settings import parse_comment
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.checkpoint import METHODS, OPTIONS
-from slurm_elastic.hostlist import expand
-from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
 HARNESS = """
 local log, told = {}, {}

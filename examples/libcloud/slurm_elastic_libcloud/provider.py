@@ -11,8 +11,8 @@ from libcloud.common.types import InvalidCredsError, LibcloudError
 from libcloud.compute.providers import get_driver
 from requests import RequestException
 
-from slurm_elastic.errors import AuthError, ConfigError, TransientError
-from slurm_elastic.model import InstanceState
+from slurm_elastic.base.errors import AuthError, ConfigError, TransientError
+from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.providers.base.marks import machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne

@@ -17,10 +17,16 @@ from requests import ReadTimeout
 from slurm_elastic_libcloud import LibcloudCloud
 from slurm_elastic_libcloud.provider import LibcloudProvider
 
+from slurm_elastic.base.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError, TransientError
-from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.providers.base.tags import NodeNames
 from slurm_elastic.testing.contract import UUID
 from slurm_elastic.testing.matrix import FOR_GOOD, times

@@ -8,9 +8,9 @@ import pytest
 from bed import DummyBed, MatrixBed
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.cloud_kinds import table
-from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 from slurm_elastic.testing import contract, matrix
 

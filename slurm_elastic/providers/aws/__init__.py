@@ -9,7 +9,7 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.protocols import ImageStore, Provider
+from slurm_elastic.model.protocols import ImageStore, Provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.validate import check
 from slurm_elastic.providers.base.joining import program_of

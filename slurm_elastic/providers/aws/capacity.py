@@ -16,9 +16,9 @@ import boto3
 from botocore.config import Config
 from msgspec import Struct
 
-from slurm_elastic.bounded import bound_boto
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Finding, Level, Limits, Market, Pool
+from slurm_elastic.base.bounded import bound_boto
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding, Level, Limits, Market, Pool
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import affordable, most, size

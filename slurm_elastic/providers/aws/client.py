@@ -24,9 +24,9 @@ import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
 
-from slurm_elastic import trust
-from slurm_elastic.bounded import bound_boto
-from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.base import trust
+from slurm_elastic.base.bounded import bound_boto
+from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
 from slurm_elastic.providers.aws.errors import THROTTLES, translated
 from slurm_elastic.providers.aws.rate_limit import Busy, Pace

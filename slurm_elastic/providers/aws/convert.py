@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import FleetNodeNames, price_text
 from slurm_elastic.providers.base import tags as machine_tags

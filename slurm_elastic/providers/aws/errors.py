@@ -30,7 +30,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,

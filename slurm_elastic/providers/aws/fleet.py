@@ -14,8 +14,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,
@@ -24,7 +23,8 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Offer
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Offer
 from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api

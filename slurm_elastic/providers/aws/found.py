@@ -9,9 +9,9 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, Place, unusable
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.known_types import known_types
 from slurm_elastic.providers.aws.settings import AwsCloud

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import CloudImage, ImageFile, Pool
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.aws import imports
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags

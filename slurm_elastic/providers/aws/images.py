@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import ImageChoice, Pool
-from slurm_elastic.policies.images import Candidate, newest, none_fits, software_of
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import ImageChoice, Pool
+from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.settings import AwsCloud

@@ -14,9 +14,9 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ConfigError, ProviderError
-from slurm_elastic.model import ImageFile
+from slurm_elastic.model.cluster import ImageFile
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.errors import translated

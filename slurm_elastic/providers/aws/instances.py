@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.settings import AwsCloud

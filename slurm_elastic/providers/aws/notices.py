@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
+from slurm_elastic.base.errors import AuthError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError
-from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record

@@ -15,7 +15,7 @@ from botocore.exceptions import UnknownRegionError
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, Holder, Use
-from slurm_elastic.model import Market, Pool
+from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.providers.aws import capacity
 from slurm_elastic.providers.aws.imports import FOLDER
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from slurm_elastic.errors import AuthError, ProviderError
-from slurm_elastic.model import Finding, Level, Pool
-from slurm_elastic.policies.images import wanted
+from slurm_elastic.base.errors import AuthError, ProviderError
+from slurm_elastic.model.cluster import Finding, Level, Pool
+from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.settings import AwsCloud

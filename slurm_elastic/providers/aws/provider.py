@@ -15,14 +15,14 @@ from contextlib import suppress
 from botocore.exceptions import ClientError
 from msgspec import structs
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     CapacityError,
     InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import (
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import (
     Finding,
     Instance,
     InstanceState,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.model import LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud
 from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS, fleet_tags
 from slurm_elastic.providers.base.joining import facts_of

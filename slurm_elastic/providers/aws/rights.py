@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field, structs
 
+from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.model import Finding, LaunchSpec, Level, Market, Offer, Pool
+from slurm_elastic.model.cluster import Finding, LaunchSpec, Level, Market, Offer, Pool
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE

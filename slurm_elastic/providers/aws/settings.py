@@ -12,8 +12,8 @@ from slurm_elastic.config.numbers import (
     PerHour,
     PerSecond,
 )
-from slurm_elastic.model import Location, Market
-from slurm_elastic.policies.next_launch import WORTH_A_CALL
+from slurm_elastic.model.cluster import Location, Market
+from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 
 
 class Strategy(StrEnum):

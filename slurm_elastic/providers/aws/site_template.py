@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.errors import AuthError, ProviderError
-from slurm_elastic.model import Finding, Level
+from slurm_elastic.base.errors import AuthError, ProviderError
+from slurm_elastic.model.cluster import Finding, Level
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud

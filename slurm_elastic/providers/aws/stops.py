@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.errors import InstanceNotFound, UnsettledError
+from slurm_elastic.base.errors import InstanceNotFound, UnsettledError
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 

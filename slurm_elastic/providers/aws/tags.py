@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base.tags import PREFIX, PRICE, NodeNames, gathered, spread, tags_of
 
 MAX_NODE_TAGS = 16

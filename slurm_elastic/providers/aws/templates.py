@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import structs
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import LaunchSpec, Market
+from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import TEMPLATE_EXISTS
 from slurm_elastic.providers.aws.images import Images

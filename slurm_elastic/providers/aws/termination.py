@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import named

@@ -7,7 +7,7 @@ import re
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud, Strategy
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.providers.base.hosts import Connection, Hosts, left, until
 
 Result = TypeVar("Result")

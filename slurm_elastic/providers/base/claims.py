@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.errors import ConfigError, TransientError
 
 _TABLE = "create table if not exists claims (thing text primary key, claim blob not null)"
 

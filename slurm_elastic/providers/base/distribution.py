@@ -6,7 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 
 
 def from_distribution(name: str, advice: str) -> ModuleType:

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
 from slurm_elastic.config.numbers import Seconds
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 
 class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError
-from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, left
 from slurm_elastic.providers.base.offers import typed_offer

@@ -10,7 +10,7 @@ from msgspec import Meta
 from slurm_elastic.config.clouds import CloudSettings, without_spot
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 Threads = Annotated[int, Meta(ge=1, le=20)]
 """Calls at a time on one host."""

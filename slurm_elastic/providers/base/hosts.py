@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from slurm_elastic.errors import ProviderError
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.providers.base.parallel import each
 
 log = logging.getLogger(__name__)

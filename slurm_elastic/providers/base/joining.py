@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import CloudInit, Join, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.hostlist import compress
-from slurm_elastic.model import LaunchSpec
-from slurm_elastic.policies.peers import ENROL_PORT, enrolment_key, head_address
+from slurm_elastic.model.cluster import LaunchSpec
+from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 
 _PROGRAMS = Path(__file__).parents[2] / "programs"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.tags import (
     GENERATION,
     PREFIX,

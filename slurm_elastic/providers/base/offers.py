@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.model import Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import Location, Market, Offer, Pool
 
 Room = tuple[int | None, str]
 """How many more of a type there is room for (None: nobody tells), and why no more."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.model import STANDING, Instance, InstanceState, LaunchSpec
+from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from slurm_elastic.errors import AuthError, ProviderError
-from slurm_elastic.model import Finding, Level, Pool
+from slurm_elastic.base.errors import AuthError, ProviderError
+from slurm_elastic.model.cluster import Finding, Level, Pool
 
 
 def refused(

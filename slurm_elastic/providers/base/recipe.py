@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from slurm_elastic.model import Pool
+from slurm_elastic.model.cluster import Pool
 
 
 def recipe(pool: Pool, *ingredients: object) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from slurm_elastic.errors import AuthError
-from slurm_elastic.model import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.base.errors import AuthError
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
 
 
 class Refused:

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.model import (
+from slurm_elastic.model.cluster import (
     Finding,
     Instance,
     InstanceState,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base.hosted import HostedProvider, Kind
 
 

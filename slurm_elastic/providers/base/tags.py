@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.hostlist import HostlistError, expand
-from slurm_elastic.model import LaunchSpec, Market
-from slurm_elastic.policies.sound import price_in
+from slurm_elastic.model.cluster import LaunchSpec, Market
+from slurm_elastic.policies.repair.sound import price_in
 
 PREFIX = "slurm-elastic:"
 CLUSTER = PREFIX + "cluster"
@@ -98,7 +98,7 @@ class NodeNames:
 def in_order(nodes: Iterable[str], max_chars: int) -> list[str]:
     """Hostlists of at most ``max_chars`` that expand to exactly ``nodes``, in their order.
 
-    Unlike ``hostlist.compress`` nothing is sorted: the place in the list is what tells machines
+    Unlike ``base.hostlist.compress`` nothing is sorted: the place in the list is what tells machines
     apart.
     """
     out: list[str] = []

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from slurm_elastic.errors import ProviderError, UnsettledError
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.base.errors import ProviderError, UnsettledError
+from slurm_elastic.model.cluster import LaunchSpec
 
 
 class UnconfirmedOrders:

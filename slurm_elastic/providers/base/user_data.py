@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic import trust
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base import trust
+from slurm_elastic.base.errors import ConfigError
 
 PROGRAM = "#!"
 KINDS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.clouds import default_listing_lag
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.policies.boots import given_up_after
-from slurm_elastic.units import format_duration
+from slurm_elastic.policies.launch.boots import given_up_after
 
 
 class ListedLate(Protocol):

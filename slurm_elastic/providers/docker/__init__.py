@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.protocols import ImageStore, Provider
+from slurm_elastic.model.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.docker.validate import check

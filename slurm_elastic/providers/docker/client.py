@@ -20,8 +20,8 @@ import docker
 import requests
 from docker.tls import TLSConfig
 
-from slurm_elastic import trust
-from slurm_elastic.bounded import ANSWER, Budget, pieces
+from slurm_elastic.base import trust
+from slurm_elastic.base.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.hosts import deadline, left, until
 from slurm_elastic.providers.docker.settings import DockerHost

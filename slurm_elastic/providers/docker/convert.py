@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import market_of, price_of

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import docker.errors
 import requests
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,

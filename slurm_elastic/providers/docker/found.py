@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 
 SOCKET = Path("/var/run/docker.sock")
 

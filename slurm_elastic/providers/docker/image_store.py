@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ConfigError, ProviderError
-from slurm_elastic.model import CloudImage, ImageFile, Pool
-from slurm_elastic.policies.images import software_of
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.policies.launch.images import software_of
 from slurm_elastic.providers.base.hosts import until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.base.tags import PREFIX as TAGS

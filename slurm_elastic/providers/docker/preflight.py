@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Finding, Level
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding, Level
 from slurm_elastic.providers.base.preflight import looked
 from slurm_elastic.providers.docker.client import Client
 from slurm_elastic.providers.docker.engines import Engines

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import Finding, Instance, LaunchSpec, Pool
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Pool
 from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.docker import convert, preflight, requests

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 PREFIX = "slurm-elastic."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 

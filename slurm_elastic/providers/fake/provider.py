@@ -17,16 +17,16 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     CapacityError,
     InstanceNotFound,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import (
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
     LaunchSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.protocols import ImageStore, Provider
+from slurm_elastic.model.protocols import ImageStore, Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, check

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
 
-from slurm_elastic.errors import ProviderError
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import (

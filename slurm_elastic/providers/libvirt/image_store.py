@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import CloudImage, ImageFile, Pool
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.base.hosts import left, until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.libvirt.domains import UNFINISHED, found, kind_of, new_volume

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as Xml
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.marks import MADE, marks_of
 from slurm_elastic.providers.base.nocloud import seed

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Finding, Level
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding, Level
 from slurm_elastic.providers.base.preflight import looked
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts

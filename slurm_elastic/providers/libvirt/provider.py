@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     CapacityError,
     InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Pool
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Finding, InstanceState, LaunchSpec, Pool
 from slurm_elastic.providers.base.hosted import Room, room
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.base.marks import machine_of

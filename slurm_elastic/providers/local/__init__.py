@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.found import Found, Place
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.providers.local.validate import check
 

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slurm_elastic.bounded import Budget, exchange
+from slurm_elastic.base.bounded import Budget, exchange
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.machine.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.providers.local.settings import LocalCloud
 
 MOST_ANSWER = 64 << 20

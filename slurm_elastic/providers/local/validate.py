@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.local.settings import LocalCloud
 
 

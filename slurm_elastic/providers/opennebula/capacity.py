@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.errors import ProviderError
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.opennebula.convert import PENDING, undated
 

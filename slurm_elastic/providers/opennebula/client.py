@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic import trust
-from slurm_elastic.bounded import ANSWER, Budget
+from slurm_elastic.base import trust
+from slurm_elastic.base.bounded import ANSWER, Budget
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 try:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import ONE_ZONE
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.opennebula import requests
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud

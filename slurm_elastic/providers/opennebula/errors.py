@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.parsers.expat import ExpatError
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,

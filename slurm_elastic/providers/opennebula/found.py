@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, Place, unusable
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.opennebula.known_types import known_types
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 

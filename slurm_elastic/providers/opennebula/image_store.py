@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ConfigError, ProviderError
-from slurm_elastic.model import CloudImage, ImageFile, Pool
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
 from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.errors import translated

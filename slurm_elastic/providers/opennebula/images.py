@@ -15,9 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import ImageChoice, Pool
-from slurm_elastic.policies.images import Candidate, lacks, newest, none_fits, software_of
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import ImageChoice, Pool
+from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
 from slurm_elastic.providers.opennebula.requests import PREFIX
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.errors import InstanceNotFound, TransientError, UnsettledError
-from slurm_elastic.model import OFF, STANDING, InstanceState
+from slurm_elastic.base.errors import InstanceNotFound, TransientError, UnsettledError
+from slurm_elastic.model.cluster import OFF, STANDING, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each

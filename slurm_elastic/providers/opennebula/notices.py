@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.model import InstanceState, Notice, NoticeKind
+from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
 from slurm_elastic.providers.opennebula.convert import Vm, instance_id, state_of
 
 DISABLED, MONITORING_DISABLED, OFFLINE = 4, 7, 8

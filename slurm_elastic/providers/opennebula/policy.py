@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config.grants import Grant, Holder, Use
-from slurm_elastic.model import Pool
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.preflight import most, size
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Finding, Level, Limits, Pool
-from slurm_elastic.policies.images import wanted
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding, Level, Limits, Pool
+from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.preflight import most, refused, size
 from slurm_elastic.providers.opennebula import capacity, images, requests
 from slurm_elastic.providers.opennebula.convert import Vm

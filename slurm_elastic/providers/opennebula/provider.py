@@ -16,9 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,
@@ -26,7 +24,9 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
+from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each

@@ -14,10 +14,10 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
 from slurm_elastic.providers.base.user_data import (
     PROGRAM,

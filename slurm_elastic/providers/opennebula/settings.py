@@ -10,7 +10,7 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spo
 from slurm_elastic.config.numbers import (
     Seconds,
 )
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):

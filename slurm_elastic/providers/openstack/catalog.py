@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import ImageChoice
-from slurm_elastic.policies.images import Candidate, newest, none_fits, software_of
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 

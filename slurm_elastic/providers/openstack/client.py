@@ -26,8 +26,8 @@ from openstack.config import OpenStackConfig
 from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
-from slurm_elastic import trust
-from slurm_elastic.bounded import ANSWER, Budget, pieces
+from slurm_elastic.base import trust
+from slurm_elastic.base.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 MICROVERSION = "2.69"

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import ONE_ZONE
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.tags import NodeNames, market_of, price_of
 from slurm_elastic.providers.openstack import requests

@@ -15,7 +15,7 @@ import requests
 from keystoneauth1 import exceptions as ksa
 from openstack.exceptions import ConfigException
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,

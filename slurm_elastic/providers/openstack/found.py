@@ -12,9 +12,9 @@ import yaml
 from msgspec.structs import replace
 from openstack.config.loader import CONFIG_FILES
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, Place, unusable
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.known_types import known_types

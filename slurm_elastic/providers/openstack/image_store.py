@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ProviderError, TransientError
-from slurm_elastic.model import CloudImage, ImageFile, Pool
+from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
 from slurm_elastic.providers.openstack.catalog import Catalog, candidate, image_pages
 from slurm_elastic.providers.openstack.client import Api

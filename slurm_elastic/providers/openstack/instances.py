@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec.structs import replace
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     InstanceNotFound,
     ProviderError,
     TransientError,

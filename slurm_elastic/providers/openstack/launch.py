@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.errors import ProviderError, TransientError
-from slurm_elastic.model import STANDING, LaunchSpec
+from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.model.cluster import STANDING, LaunchSpec
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import requests

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.model import InstanceState, Notice, NoticeKind
+from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
 from slurm_elastic.providers.openstack.convert import Server, state_of
 
 FRESH = 60.0

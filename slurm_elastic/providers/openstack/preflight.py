@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from slurm_elastic.errors import ProviderError
-from slurm_elastic.model import Finding, ImageChoice, Instance, Level, Pool
-from slurm_elastic.policies.images import wanted
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding, ImageChoice, Instance, Level, Pool
+from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.preflight import most, refused, size
 from slurm_elastic.providers.openstack.capacity import LIMITS
 from slurm_elastic.providers.openstack.catalog import Catalog, FlavorFound, is_uuid

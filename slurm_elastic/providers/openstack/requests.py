@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.user_data import Form, compose

@@ -10,7 +10,7 @@ from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, w
 from slurm_elastic.config.numbers import (
     Seconds,
 )
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.providers.base.validate import check_listing_lag
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
-from slurm_elastic.units import format_duration
 
 
 def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:

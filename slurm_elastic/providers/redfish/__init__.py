@@ -8,7 +8,7 @@ from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 _URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from sushy import connector, exceptions
 from sushy.resources.system.system import System
 
-from slurm_elastic import trust
-from slurm_elastic.errors import ConfigError, TransientError
+from slurm_elastic.base import trust
+from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.providers.base.statuses import of_status
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 
-from slurm_elastic.errors import ProviderError, TransientError
+from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 

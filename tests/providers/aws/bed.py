@@ -6,17 +6,17 @@ import time
 
 import boto3
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.sandbox.ec2_control import Ec2Control

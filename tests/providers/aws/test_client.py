@@ -13,10 +13,10 @@ from emulated import running_ec2
 from needs import ROOT
 from providers.aws.bed import AwsBed
 
-from slurm_elastic import trust
+from slurm_elastic.base import trust
+from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, TransientError
-from slurm_elastic.model import Location, Market
+from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.client import Api, _when, open_client
 from slurm_elastic.providers.aws.settings import AwsCloud

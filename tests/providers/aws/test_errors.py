@@ -7,7 +7,7 @@ import botocore.session
 import pytest
 from botocore.parsers import ResponseParserError, create_parser
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model import Location
-from slurm_elastic.protocols import Expiring
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.protocols import Expiring
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.settings import AwsCloud

@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from providers.aws.bed import AwsBed, FleetBed
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     DeniedError,
@@ -27,8 +25,10 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.aws import fleet, requests, site_template
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.provider import AwsProvider

@@ -14,7 +14,7 @@ from image.files import NAME, POOL_IMAGE, image_at, opened, sent
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     ConfigError,
     ProviderError,

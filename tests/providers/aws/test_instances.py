@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model import InstanceState, Location
+from slurm_elastic.model.cluster import InstanceState, Location
 from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags

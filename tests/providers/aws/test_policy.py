@@ -21,15 +21,15 @@ from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed, FleetBed
 from providers.aws.judge import S3, Known, actions, asks, granted
 
-from slurm_elastic.catalogues import ask
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
-from slurm_elastic.errors import ProviderError
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import ImageChoice, Market
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import ImageChoice, Market
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.aws import CLOUD, imports
+from slurm_elastic.providers.catalogues import ask
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 

@@ -12,8 +12,8 @@ from providers.aws.bed import AwsBed, FleetBed
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model import Finding, ImageChoice, Level, Limits, Market
-from slurm_elastic.protocols import Examinable
+from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits, Market
+from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.aws import preflight
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of

@@ -17,9 +17,7 @@ from msgspec.structs import replace
 from patience import awake, patience, stretched
 from providers.aws.bed import AwsBed
 
-from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ConfigError,
@@ -28,7 +26,9 @@ from slurm_elastic.errors import (
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import (
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.cluster import (
     ImageChoice,
     InstanceState,
     LaunchSpec,
@@ -37,8 +37,8 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.policies.ranking import mispriced
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.protocols import Provider
+from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws import provider as aws

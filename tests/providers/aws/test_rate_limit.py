@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from providers.aws.bed import AwsBed
 
 from benchmarks.ec2_buckets import run
+from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import TransientError
-from slurm_elastic.model import Location
-from slurm_elastic.policies.next_launch import WORTH_A_CALL
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Pace, Rate, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws.requests import chunks
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.aws.termination import REFUSALS, Ending
 
 IDS = [f"i-{n:017x}" for n in range(1000)]

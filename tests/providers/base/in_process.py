@@ -19,8 +19,8 @@ from providers.openstack import bed as stack_bed
 from providers.openstack import stand_in as nova_stand_in
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.model import Location, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.opennebula import client
 from slurm_elastic.providers.opennebula import provider as opennebula
 from slurm_elastic.providers.opennebula.client import OneServer, Transport

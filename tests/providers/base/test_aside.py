@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from patience import stretched
 
-from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.base.aside import AsideHosts, Meaning
 from slurm_elastic.providers.base.hosts import deadline, until
 

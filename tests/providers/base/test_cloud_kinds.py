@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic import providers
+from slurm_elastic.base.errors import AuthError, ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import (
     Config,
     blocked_clouds,
@@ -22,14 +24,12 @@ from slurm_elastic.config import (
     domain_pools,
 )
 from slurm_elastic.config.cloud_kinds import CloudTable, table
-from slurm_elastic.doctor import clouds as doctor
-from slurm_elastic.errors import AuthError, ConfigError
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Level
+from slurm_elastic.model.cluster import Level
 from slurm_elastic.providers import open_provider, open_providers
 from slurm_elastic.simulate import site as scenarios
 from slurm_elastic.simulate.availability import Span
 from slurm_elastic.testing.contract import UUID
+from slurm_elastic.watch.doctor import clouds as doctor
 
 PACKAGE = Path(providers.__file__).parent
 ROOT = PACKAGE.parents[1]

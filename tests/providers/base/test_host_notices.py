@@ -11,7 +11,7 @@ from providers.opennebula.bed import OneBed
 from providers.openstack.bed import LIST, StackBed
 from providers.openstack.stand_in import StandIn
 
-from slurm_elastic.model import NoticeKind
+from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.notices import FRESH, HIDDEN, Notices
 from slurm_elastic.sandbox.one_control import OneControl

@@ -13,9 +13,17 @@ import pytest
 from msgspec.structs import replace
 from patience import stretched
 
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.hosted import REMOVED_AT_ONCE, Room, room
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses

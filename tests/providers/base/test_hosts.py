@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.base import hosts
 from slurm_elastic.providers.base.hosts import Hosts, deadline, left, until
 

@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
-from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.programs import tunnel
+from slurm_elastic.machine.programs import tunnel
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud

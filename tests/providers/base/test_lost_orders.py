@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from providers.base.in_process import AFTER, BEFORE, CLOUDS, Cloud
 
+from slurm_elastic.base.errors import TransientError, UnsettledError
 from slurm_elastic.config.clouds import LISTING_LAG
-from slurm_elastic.errors import TransientError, UnsettledError
-from slurm_elastic.model import Instance, LaunchSpec
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Instance, LaunchSpec
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.testing.contract import spec_for
 
 GENERATION = "g1795000000000-0a1b2c3d"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.marks import MADE, MARKET, TYPE, ZONE, machine_of, marks_of
 from slurm_elastic.providers.base.tags import NODES, PRICE

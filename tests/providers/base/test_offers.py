@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.offers import plain_offers, typed_offer
 

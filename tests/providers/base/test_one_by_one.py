@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,
@@ -16,7 +16,15 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
 from slurm_elastic.providers.base.one_by_one import KEPT, OneByOne
 from slurm_elastic.providers.base.statuses import THROTTLED
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.preflight import affordable, most
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL, decided, market_of, price_of

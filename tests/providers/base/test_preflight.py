@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from slurm_elastic.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.model import Level, Market, Pool
+from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.model.cluster import Level, Market, Pool
 from slurm_elastic.providers.base.preflight import affordable, looked, most, refused, size
 
 WORDS = {"rights": "allow it", "otherwise": "look at the cloud"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model import Pool
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.recipe import recipe
 
 POOL = Pool(name="burst", cloud="pub", nodes=("pub1",), cpus=2, real_memory=3000)

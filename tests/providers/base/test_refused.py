@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.errors import AuthError
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.base.errors import AuthError
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base.refused import Refused
 
 POOL = Pool(name="p", cloud="aws", nodes=("n1",), cpus=2, real_memory=3000)

@@ -13,16 +13,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ConfigError,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Pool
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level, Location, Market, Pool
 from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.switched import SwitchedHosts

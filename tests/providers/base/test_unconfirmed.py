@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError, UnsettledError
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError, UnsettledError
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.opennebula.errors import is_refusal as one_refuses
 from slurm_elastic.providers.openstack.errors import is_refusal as nova_refuses

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.providers.base.user_data import (
     Form,
     compose,

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import default_listing_lag
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.providers.base.validate import check_listing_lag
 
 

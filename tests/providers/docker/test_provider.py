@@ -29,8 +29,7 @@ from docker_proxy import PING_VERSION, EngineProxy, Fault, running_proxy
 from msgspec.structs import replace
 from patience import awake, stretched
 
-from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     InstanceNotFound,
@@ -39,7 +38,16 @@ from slurm_elastic.errors import (
     SandboxError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Offer, Pool
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.model.cluster import (
+    InstanceState,
+    LaunchSpec,
+    Level,
+    Location,
+    Market,
+    Offer,
+    Pool,
+)
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.hosted import KEPT, REMOVED_AT_ONCE
 from slurm_elastic.providers.docker import requests as request
@@ -787,7 +795,7 @@ import sys
 sys.modules["docker"] = None
 from slurm_elastic.config import Cluster
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.providers import open_provider
 cloud = DockerCloud(name="n", location="on-premises", hosts={"h": DockerHost()}, image="i",
                     network="n", types={"t": DockerType(cpus=1, memory=1)})

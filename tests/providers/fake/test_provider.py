@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from slurm_elastic.base.errors import CapacityError, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import CapacityError, ProviderError
-from slurm_elastic.model import Instance, InstanceState, Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.fake.provider import Call, FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud

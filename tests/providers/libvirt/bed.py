@@ -11,16 +11,16 @@ import pytest
 from libvirt_hosts import FROM_ACCESS, FROM_QEMU, FROM_RPC, FROM_STORAGE, Daemon, Fault, Proxy
 from patience import eventually
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import NAMESPACE

@@ -8,7 +8,7 @@ import pytest
 from image.files import NAME, empty_qcow2, image_at, opened, qcow2_at, sent
 from libvirt_hosts import Fault
 
-from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
+from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.providers.libvirt import image_store
 from slurm_elastic.providers.libvirt.settings import LibvirtHost

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from libvirt_hosts import Daemon, Fault, running_proxy
 
+from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import configfile
-from slurm_elastic.errors import CapacityError, ConfigError, ProviderError, TransientError
-from slurm_elastic.model import InstanceState, LaunchSpec, Level
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level
 from slurm_elastic.providers.base.hosted import KEPT
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
@@ -368,7 +368,7 @@ def test_without_bindings_one_sentence_says_what_to_install() -> None:
         import sys
         sys.modules["libvirt"] = None
         from slurm_elastic.config import Cluster
-        from slurm_elastic.errors import ConfigError
+        from slurm_elastic.base.errors import ConfigError
         from slurm_elastic.providers import open_provider
         from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, LibvirtType
         cloud = LibvirtCloud(name="lab", location="on-premises", hosts={"a": LibvirtHost()},

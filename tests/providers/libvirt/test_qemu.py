@@ -12,8 +12,8 @@ import pytest
 from libvirt_hosts import Fault
 from patience import patience
 
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec
+from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.libvirt.settings import LibvirtType
 from slurm_elastic.testing.contract import LaunchContract, spec_for
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster
-from slurm_elastic.local.agent import Agent
-from slurm_elastic.local.driver import AgentSettings
-from slurm_elastic.local.listening import Server
-from slurm_elastic.local.records import read_records
-from slurm_elastic.local.wire import Answer, Launch
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local.agent import Agent
+from slurm_elastic.machine.local.driver import AgentSettings
+from slurm_elastic.machine.local.listening import Server
+from slurm_elastic.machine.local.records import read_records
+from slurm_elastic.machine.local.wire import Answer, Launch
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.testing.contract import UUID

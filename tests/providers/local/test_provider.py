@@ -13,9 +13,9 @@ import pytest
 from patience import eventually
 from providers.local.bed import POOL, LocalBed, provider_at
 
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from patience import patience
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_elastic.protocols import Expiring
+from slurm_elastic.model.protocols import Expiring
 from slurm_elastic.providers.opennebula.client import token_end
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 

@@ -11,16 +11,16 @@ import pytest
 from emulated import running_one
 from providers.opennebula.bed import INSTANTIATE, OneBed
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula.errors import is_refusal
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind

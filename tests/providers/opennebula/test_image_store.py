@@ -11,7 +11,7 @@ from image.files import NAME, POOL_IMAGE, image_at, opened, qcow2_at, sent
 from msgspec.structs import replace
 from providers.opennebula.bed import FAST, OneBed
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     ConfigError,
     ProviderError,

@@ -12,8 +12,8 @@ from emulated import running_one
 from msgspec.structs import replace
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
-from slurm_elastic.errors import DeniedError, ProviderError
-from slurm_elastic.model import ImageChoice, Instance
+from slurm_elastic.base.errors import DeniedError, ProviderError
+from slurm_elastic.model.cluster import ImageChoice, Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
 from slurm_elastic.sandbox.one_control import OneControl

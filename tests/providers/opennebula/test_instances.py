@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.opennebula import convert, instances, requests
 from slurm_elastic.providers.opennebula.convert import Vm

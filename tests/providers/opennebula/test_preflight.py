@@ -12,8 +12,8 @@ from emulated import running_one
 from msgspec.structs import replace
 from providers.opennebula.bed import OneBed, world
 
-from slurm_elastic.model import Finding, ImageChoice, Level, Limits
-from slurm_elastic.protocols import Examinable
+from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits
+from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from patience import awake, eventually, patience, stretched
 from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed, world
 
-from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ConfigError,
@@ -29,7 +28,8 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import instances
 from slurm_elastic.providers.opennebula.instances import PAGE
@@ -755,7 +755,7 @@ import sys
 sys.modules["pyone"] = None
 from slurm_elastic.config import Cluster
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.providers import open_provider
 kind = OneTemplate(cpus=1, memory=1, template=1)
 cloud = OpenNebulaCloud(name="n", location="on-premises", endpoint="http://x", types={"t": kind})

@@ -9,8 +9,8 @@ import yaml
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import PASSWORD
 
-from slurm_elastic.errors import AuthError
-from slurm_elastic.protocols import Expiring
+from slurm_elastic.base.errors import AuthError
+from slurm_elastic.model.protocols import Expiring
 
 ENDS = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC).timestamp()
 

@@ -20,7 +20,7 @@ from patience import awake, stretched
 from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 from providers.openstack.stand_in import PASSWORD, Kind
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
@@ -28,8 +28,8 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.openstack.client import Api, NotConnected
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.testing.contract import spec_for

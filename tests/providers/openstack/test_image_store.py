@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import Kind
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     ConfigError,
     ProviderError,
@@ -18,7 +18,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import ImageChoice
+from slurm_elastic.model.cluster import ImageChoice
 from slurm_elastic.providers.openstack.image_store import GlanceImages
 from slurm_elastic.testing.contract import UUID, spec_for
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     InstanceNotFound,
     TransientError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
@@ -16,7 +16,7 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import launch as module

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import GROUPS, StandIn
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
-from slurm_elastic.errors import ProviderError
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model import ImageChoice
-from slurm_elastic.protocols import Examinable, Provider
+from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack import CLOUD, client
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for

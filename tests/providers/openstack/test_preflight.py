@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import GROUPS
 
-from slurm_elastic.model import Finding, ImageChoice, Level, Limits
-from slurm_elastic.protocols import Examinable
+from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits
+from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import spec_for
 

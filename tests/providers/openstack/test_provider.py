@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from providers.openstack.bed import CREATE, LIST, NAME, StackBed
 from providers.openstack.stand_in import IMAGE, NO_HOST, Kind
 
-from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ConfigError,
@@ -24,7 +23,15 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import ImageChoice, InstanceState, LaunchSpec, Location, Market, Offer
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.model.cluster import (
+    ImageChoice,
+    InstanceState,
+    LaunchSpec,
+    Location,
+    Market,
+    Offer,
+)
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.openstack import boothook, requests

@@ -17,11 +17,17 @@ from sushy_tools.emulator import main as emulator
 from sushy_tools.emulator.resources.systems.fakedriver import FakeDriver
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from slurm_elastic.base.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError, TransientError
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.claims import Claims
 from slurm_elastic.providers.base.switched import SwitchedHosts

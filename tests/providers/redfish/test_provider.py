@@ -16,11 +16,11 @@ from needs import ROOT
 from patience import eventually, patience
 from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, running
 
-from slurm_elastic import trust
+from slurm_elastic.base import trust
+from slurm_elastic.base.errors import CapacityError, ConfigError, TransientError
 from slurm_elastic.config import configfile
-from slurm_elastic.errors import CapacityError, ConfigError, TransientError
-from slurm_elastic.model import InstanceState, LaunchSpec, Level
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.switched import SwitchedHosts

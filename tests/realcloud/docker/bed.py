@@ -10,16 +10,16 @@ import docker.errors
 from docker_proxy import EngineProxy, Fault
 from patience import patience
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.testing.contract import UUID

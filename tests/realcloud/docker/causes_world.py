@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from slurm_elastic.ckptstate.facts import Migration, Step
-from slurm_elastic.ckptstate.orders import DROPS, NoticeOrder, WithdrawOrder, drop
+from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, WithdrawOrder, drop
 
 from .engine import Engine
 from .served_world import ServedWorld

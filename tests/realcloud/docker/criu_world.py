@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptroot import bundle
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Location
-from slurm_elastic.policies.requeue import SETTLING
+from slurm_elastic.machine.ckptroot import bundle
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.launcher import PROGRAM
-from slurm_elastic.slurm.submit_filter import render
+from slurm_elastic.slurm.hooks.launcher import PROGRAM
+from slurm_elastic.slurm.hooks.submit_filter import render
 
 from .engine import REPO, Engine
 from .world import HEAD, ContainerWorld, Host
@@ -74,8 +74,8 @@ import json, sys, time
 from pathlib import Path
 import msgspec
 from slurm_elastic.checkpointers.criu import CriuCheckpointer
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import JobRun
+from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.model.cluster import JobRun
 run = msgspec.json.decode(sys.argv[1], type=JobRun)
 ways = CriuCheckpointer(Path("/shared/ckpt"), "containers")
 try:

@@ -19,8 +19,8 @@ from botocore.config import Config as BotoConfig
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.sandbox.spec import IMAGE
+from slurm_elastic.state.ledger import Ledger
 
 from .ec2_world import Ec2World
 from .engine import REPO, Engine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_elastic.slurm import keyset
-from slurm_elastic.slurm.keyset import Key, KeySet
+from slurm_elastic.slurm.conf import keyset
+from slurm_elastic.slurm.conf.keyset import Key, KeySet
 
 from .ec2_world import Ec2World
 from .engine import Engine

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_elastic.ckptstate.facts import Verdict
-from slurm_elastic.ckptstate.orders import (
+from slurm_elastic.state.ckptstate.facts import Verdict
+from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
     NoticeOrder,

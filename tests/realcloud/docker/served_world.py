@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.facts import Migration, RecordedNotice
-from slurm_elastic.model import Image
+from slurm_elastic.model.cluster import Image
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice
 
 from .criu_world import PROGRAM, CriuWorld, gone
 from .world import PATIENCE

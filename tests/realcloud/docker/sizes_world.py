@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from slurm_elastic.ckptstate.facts import Step
-from slurm_elastic.ckptstate.orders import (
+from slurm_elastic.model.cluster import Image
+from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
     NoticeOrder,
@@ -23,7 +24,6 @@ from slurm_elastic.ckptstate.orders import (
     WithdrawOrder,
     drop,
 )
-from slurm_elastic.model import Image
 
 from .engine import Engine
 from .served_world import ServedWorld

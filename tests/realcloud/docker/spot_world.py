@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.image.imds import ADDRESS
-from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from slurm_elastic.sandbox.runner import ALIVE
 from slurm_elastic.sandbox.spec import IMAGE
-from slurm_elastic.slurm.launcher import PROGRAM
+from slurm_elastic.slurm.hooks.launcher import PROGRAM
+from slurm_elastic.state.ledger import Ledger, Machine
 
 from .criu_world import CONF, SUDOERS
 from .ec2_parts import ENVIRONMENT
@@ -33,7 +33,7 @@ CKPTMAN = ("/usr/bin/python3", "-P", "-c",
 AGENT = (
     "/usr/bin/python3",
     "-I",
-    "/opt/slurm-elastic/slurm_elastic/programs/agent.py",
+    "/opt/slurm-elastic/slurm_elastic/machine/programs/agent.py",
     "/etc/agent",
 )
 LISTENS = ("ss", "-Hltn", "src", f"{ADDRESS}:80")

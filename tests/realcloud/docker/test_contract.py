@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 from docker_proxy import Fault, running_proxy
 
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError
-from slurm_elastic.model import InstanceState
-from slurm_elastic.protocols import Console
+from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.protocols import Console
 from slurm_elastic.providers.docker.requests import CLUSTER
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 

@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from slurm_elastic.ckptroot import manifest as manifests
+from slurm_elastic.machine.ckptroot import manifest as manifests
 
 from .criu_world import PROGRAM, UNSAVABLE, CriuWorld, announced, gone, needed, power_cut, started
 from .engine import Engine

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from patience import patience
 
+from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.criu import CriuCheckpointer
-from slurm_elastic.errors import CheckpointError
-from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model.cluster import Image, JobRun
 from tests.checkpointers.contract import PATIENCE, SHORT, Deadlines, Holds, Saves, Spoils, save
 
 from .criu_world import CriuWorld, needed, started

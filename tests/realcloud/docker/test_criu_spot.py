@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.model import Market
+from slurm_elastic.model.cluster import Market
 
 from .criu_world import needed, started
 from .engine import Engine

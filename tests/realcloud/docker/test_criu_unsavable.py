@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.policies.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import Cause
 
 from .criu_world import UNSAVABLE, needed, started
 from .engine import Engine

@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Level, Location, Market, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Level,
+    Location,
+    Market,
+    Pool,
+)
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType

@@ -15,10 +15,10 @@ import pytest
 from docker_proxy import Fault, running_proxy
 from image.files import image_at
 
+from slurm_elastic.base.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError, TransientError
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.protocols import ImageStore
+from slurm_elastic.model.protocols import ImageStore
 from slurm_elastic.providers import open_images
 from slurm_elastic.testing.contract import UUID, spec_for
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.slurm.keyset import KeySet
+from slurm_elastic.slurm.conf.keyset import KeySet
 
 from .engine import Engine
 from .keys_world import HUP_HEAD, MACHINE_KEYS, KeysWorld

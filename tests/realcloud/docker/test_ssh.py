@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from patience import awake, stretched
 
+from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, TransientError
-from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.testing.contract import UUID

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from patience import stretched
 
-from slurm_elastic.policies.trial import Step
+from slurm_elastic.policies.launch.trial import Step
 
 from .elastic_world import ElasticWorld
 from .engine import Engine

@@ -10,10 +10,10 @@ import yaml
 from providers.openstack.bed import CREATE, POLICY
 from providers.openstack.stand_in import Kind, StandIn
 
+from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, QuotaError
 from slurm_elastic.config import Cluster
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError
-from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.testing.contract import UUID

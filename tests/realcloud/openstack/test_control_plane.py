@@ -17,11 +17,7 @@ from patience import awake, patience, stretched
 from providers.openstack.bed import CREATE
 from providers.openstack.stand_in import StandIn
 
-from slurm_elastic.cli.main import main
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.configfile import load
-from slurm_elastic.config.grants import use_of
-from slurm_elastic.errors import (
+from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
     ProviderError,
@@ -29,9 +25,13 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.hostlist import expand
-from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Level
-from slurm_elastic.protocols import Examinable, Provider
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.configfile import load
+from slurm_elastic.config.grants import use_of
+from slurm_elastic.model.cluster import Finding, InstanceState, LaunchSpec, Level
+from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for

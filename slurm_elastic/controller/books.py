@@ -1,0 +1,378 @@
+"""The cost of the ledger's machines, split over the jobs that they ran (``policies.money.cost_split``).
+
+``charges`` gives each machine's hours with their parts; ``report`` sums them by a key and checks
+that nothing is lost on the way: parts against hours, hours against machines, lines against the sum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Config
+from slurm_elastic.config.rules import lease_of
+from slurm_elastic.model.memory import Drained, Run, whole_id
+from slurm_elastic.policies.money.account_budgets import NONE
+from slurm_elastic.policies.money.cost_split import (
+    HOUR,
+    WHOLE,
+    Drain,
+    Hour,
+    Lease,
+    Unused,
+    Use,
+    apportion,
+    paid_until,
+    split,
+)
+from slurm_elastic.state.ledger import Ledger, Machine
+from slurm_elastic.state.ledger.marks import MINIMUM
+from slurm_elastic.state.ledger.retention import MACHINES_KEPT
+
+MOST_PROBLEMS = 20
+UNKNOWN_LEASE = 1
+"""Seconds that are paid as one of a cloud that the configuration has no more."""
+
+
+class By(StrEnum):
+    """The keys by which costs are summed."""
+
+    ACCOUNT = "account"
+    USER = "user"
+    JOB = "job"
+    PARTITION = "partition"
+    POOL = "pool"
+    MARKET = "market"
+    CLOUD = "cloud"
+    DAY = "day"
+
+
+OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.DAY})
+"""Keys that an unused part of a machine has, too."""
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """The costs of one key in micro-dollars, and for how many machine-hours: half of a machine for
+    an hour is half of one. ``unused``: a reason, no job; ``micro_unused``: of a key that machines
+    have, the part of it that nobody used.
+    """
+
+    key: str
+    micro: int
+    hours: float = 0.0
+    micro_unused: int = 0
+    unused: bool = False
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """Costs from ``since`` until ``until`` (Unix time), dearest first, the unused last.
+
+    ``micro`` is what machines were charged in that time, and ``hours`` how long they were paid; of
+    it the lines are all, or those of one user (``own``). ``pieces`` of it were checked, each within
+    one clock hour of a machine; ``problems`` are sums that do not add up.
+    """
+
+    by: By
+    since: float
+    until: float
+    lines: tuple[Line, ...] = ()
+    micro: int = 0
+    machines: int = 0
+    hours: float = 0.0
+    pieces: int = 0
+    own: bool = False
+    shared: bool = False
+    problems: tuple[str, ...] = ()
+
+
+class Charge(NamedTuple):
+    """One machine: what it was charged in the span (micro-dollars), hour by hour."""
+
+    machine: Machine
+    micro: int
+    hours: Sequence[Hour]
+
+
+class Books(NamedTuple):
+    """The ledger's rows of a span of time (Unix time)."""
+
+    since: float
+    until: float
+    now: float
+    machines: Sequence[Machine]
+    runs: Sequence[Run]
+    drains: Sequence[Drained]
+    leases: Mapping[str, int]
+
+
+def read_books(
+    config: Config, ledger: Ledger, since: float, until: float | None, now: float
+) -> Books:
+    """One reading. It has nothing from before the time that the ledger keeps; without
+    ``until`` the rest of leases that have begun counts, too.
+    """
+    leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
+    longest = max(leases.values(), default=1)
+    since = max(since, now - MACHINES_KEPT)
+    until = now + longest + MINIMUM if until is None else until
+    machines = [
+        machine
+        for machine in ledger.machines(ended_since=since - longest - MINIMUM, stopped=True)
+        if machine.instance.launched < until
+    ]
+    begin = min([since, *(m.instance.launched for m in machines)])
+    return Books(
+        since, until, now, machines, ledger.runs(begin, until), ledger.drains(begin, until), leases
+    )
+
+
+def charges(books: Books) -> Iterator[Charge]:
+    """Each machine that was paid in the span."""
+    uses, drains = _uses(books.runs, books.now), _drains(books.drains, books.now)
+    since, until = _ms(books.since), _ms(books.until)
+    for machine in books.machines:
+        lease = lease_of_machine(machine, books)
+        begin, end = max(lease.begin, since), min(lease.end, until)
+        if begin >= end:
+            continue
+        node, over = machine.instance.node, min(lease.end, _ms(_ended(machine, books.now)))
+        there = () if lease.stopped else uses.get(node, ())  # jobs are on another machine then
+        mine = [_within(u, lease.begin, over) for u in there if u.end > lease.begin]
+        hours = split(lease, [u for u in mine if u.begin < u.end], drains.get(node, ()), begin, end)
+        yield Charge(machine, lease.between(begin, end), tuple(hours))
+
+
+def lease_of_machine(machine: Machine, books: Books) -> Lease:
+    """Its charges, as known at ``controller.books.now``."""
+    one, ended = machine.instance, _ended(machine, books.now)
+    unit = books.leases.get(one.cloud, UNKNOWN_LEASE)
+    paid = paid_until(one.launched, ended, unit, MINIMUM)
+    over = ended if machine.suspending is None else min(machine.suspending, ended)
+    up = over if machine.registered is None else machine.registered
+    stopped = machine.stopped is not None
+    return Lease(_ms(one.launched), _ms(paid), one.price, _ms(up), _ms(over), stopped)
+
+
+def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None = None) -> Costs:
+    """Sums by ``by``, of all, or of the jobs of one user (``uid``) alone.
+
+    ``share_unused``: what nobody used of a pool's machines is paid by those who used some of them,
+    in proportion; where a pool had no job, it stays unused.
+    """
+    if uid is not None:
+        books = _of_user(books, uid)
+    sums = _Sums(by, books.runs, uid)
+    for charge in charges(books):
+        sums.add(charge)
+    lines = sums.lines(share_unused=share_unused and uid is None)
+    total, problems = sum(line.micro for line in lines), sums.problems
+    if uid is None and total != sums.micro:
+        problems = [f"lines sum to {total} micro-dollars, charged is {sums.micro}", *problems]
+    return Costs(
+        by=by,
+        since=books.since,
+        until=min(books.until, books.now),
+        lines=tuple(lines),
+        micro=total,
+        machines=sums.machines,
+        hours=sums.hours,
+        pieces=sums.pieces,
+        own=uid is not None,
+        shared=share_unused and uid is None,
+        problems=tuple(problems[:MOST_PROBLEMS]),
+    )
+
+
+def _of_user(books: Books, uid: int) -> Books:
+    """The machines that one user's jobs may have used."""
+    return of_jobs(books, {run.job for run in books.runs if run.uid == uid})
+
+
+def of_jobs(books: Books, jobs: Collection[int]) -> Books:
+    """The machines that these jobs may have used."""
+    hostlists = {nodes for run in books.runs if run.job in jobs for nodes, _ in run.shares}
+    nodes = {node for hostlist in hostlists for node in expand(hostlist)}
+    machines = [machine for machine in books.machines if machine.instance.node in nodes]
+    return books._replace(machines=machines)
+
+
+class _Sums:
+    """Micro-dollars by pool and key, and by pool and reason, and the time of each (in milliseconds
+    times millionths of a machine, of lines that are unused and others); checked as they come.
+    """
+
+    def __init__(self, by: By, runs: Sequence[Run], uid: int | None = None) -> None:
+        self._by, self._runs, self._uid = by, runs, uid
+        self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._unused: defaultdict[tuple[str, Unused, str], int] = defaultdict(int)
+        self._times: defaultdict[tuple[bool, str], int] = defaultdict(int)
+        self.micro = self.pieces = 0
+        self._machines: set[tuple[str, str]] = set()
+        self.problems: list[str] = []
+
+    def add(self, charge: Charge) -> None:
+        """A machine more, or another part of its life."""
+        one = charge.machine.instance
+        self.micro += charge.micro
+        self._machines.add((one.cloud, whole_id(one.id)))
+        self.pieces += len(charge.hours)
+        self._check(charge)
+        for hour in charge.hours:
+            for key, micro in hour.parts.items():
+                self._add(charge.machine, hour, key, micro)
+
+    @property
+    def machines(self) -> int:
+        """How many there were."""
+        return len(self._machines)
+
+    @property
+    def hours(self) -> float:
+        """Machine-hours, also of what costs nothing."""
+        return sum(self._times.values()) / (HOUR * WHOLE)
+
+    def lines(self, *, share_unused: bool) -> list[Line]:
+        """Dearest first, the unused last."""
+        if self._by in OF_MACHINES:
+            return self._of_machines()
+        used, unused = dict(self._used), self._unused_by_pool()
+        if share_unused:
+            _spread(used, unused)
+        by_key: defaultdict[str, int] = defaultdict(int)
+        for (_, key), micro in used.items():
+            by_key[key] += micro
+        by_reason: defaultdict[Unused, int] = defaultdict(int)
+        for (_, reason), micro in unused.items():
+            by_reason[reason] += micro
+        lines = [
+            Line(key=key, micro=micro, hours=self._hours(key)) for key, micro in _dearest(by_key)
+        ]
+        return lines + [
+            Line(key=str(reason), micro=micro, hours=self._hours(reason, unused=True), unused=True)
+            for reason, micro in _dearest(by_reason)
+            if micro
+        ]
+
+    def _of_machines(self) -> list[Line]:
+        whole: defaultdict[str, int] = defaultdict(int)
+        nobody: defaultdict[str, int] = defaultdict(int)
+        for (_, key), micro in self._used.items():
+            whole[key] += micro
+        for (_, _, key), micro in self._unused.items():
+            whole[key] += micro
+            nobody[key] += micro
+        order = sorted(whole.items()) if self._by is By.DAY else _dearest(whole)
+        return [
+            Line(key=key, micro=micro, hours=self._hours(key), micro_unused=nobody[key])
+            for key, micro in order
+        ]
+
+    def _hours(self, key: str, *, unused: bool = False) -> float:
+        return self._times[unused, str(key)] / (HOUR * WHOLE)
+
+    def _unused_by_pool(self) -> dict[tuple[str, Unused], int]:
+        found: defaultdict[tuple[str, Unused], int] = defaultdict(int)
+        for (pool, reason, _), micro in self._unused.items():
+            found[pool, reason] += micro
+        return dict(found)
+
+    def _check(self, charge: Charge) -> None:
+        name = f"{charge.machine.instance.cloud}/{charge.machine.instance.id}"
+        if sum(hour.micro for hour in charge.hours) != charge.micro:
+            self.problems.append(f"{name}: its hours do not sum to its charge {charge.micro}")
+        self.problems += [
+            f"{name}: the parts of the hour from {_utc(hour.begin)} do not sum to it"
+            for hour in charge.hours
+            if sum(hour.parts.values()) != hour.micro
+        ]
+
+    def _add(self, machine: Machine, hour: Hour, key: int | Unused, micro: int) -> None:
+        if isinstance(key, Unused):
+            if self._uid is None:
+                name = _of_machine(self._by, machine, hour)
+                self._unused[machine.pool, key, name] += micro
+                self._times[not name, name or str(key)] += hour.weights[key]
+            return
+        run = self._runs[key]
+        if self._uid is None or run.uid == self._uid:
+            name = _of_run(self._by, run) or _of_machine(self._by, machine, hour)
+            self._used[machine.pool, name] += micro
+            self._times[False, name] += hour.weights[key]
+
+
+def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:
+    """Have who used machines of a pool pay what nobody used of them."""
+    for pool in {pool for pool, _ in unused}:
+        weights = {key: micro for key, micro in used.items() if key[0] == pool and micro}
+        if not weights:
+            continue
+        reasons = [key for key in unused if key[0] == pool]
+        for key, micro in apportion(sum(unused.pop(key) for key in reasons), weights).items():
+            used[key] += micro
+
+
+def _of_run(by: By, run: Run) -> str:
+    """The key that a job has; empty where it is its machine's."""
+    if by is By.JOB:
+        return run.label or str(run.job)
+    if by is By.ACCOUNT:
+        return run.account or NONE
+    if by is By.USER:
+        return run.user or NONE
+    return (run.partition or NONE) if by is By.PARTITION else ""
+
+
+def _of_machine(by: By, machine: Machine, hour: Hour) -> str:
+    """The key that a machine has; empty where it is a job's."""
+    if by is By.POOL:
+        return machine.pool or NONE
+    if by is By.MARKET:
+        return str(machine.instance.market)
+    if by is By.CLOUD:
+        return machine.instance.cloud
+    return f"{datetime.fromtimestamp(hour.begin / 1000, UTC):%Y-%m-%d}" if by is By.DAY else ""
+
+
+def _dearest(sums: Mapping[str, int] | Mapping[Unused, int]) -> list[tuple[str, int]]:
+    return sorted(((str(k), n) for k, n in sums.items()), key=lambda one: (-one[1], one[0]))
+
+
+def _uses(runs: Sequence[Run], now: float) -> dict[str, list[Use]]:
+    """By node."""
+    found: dict[str, list[Use]] = {}
+    for number, run in enumerate(runs):
+        end = _ms(now if run.end is None else run.end)
+        for nodes, part in run.shares:
+            for node in expand(nodes):
+                found.setdefault(node, []).append(Use(number, _ms(run.begin), end, part))
+    return found
+
+
+def _within(use: Use, begin: int, end: int) -> Use:
+    return use._replace(begin=max(use.begin, begin), end=min(use.end, end))
+
+
+def _drains(rows: Sequence[Drained], now: float) -> dict[str, list[Drain]]:
+    found: dict[str, list[Drain]] = {}
+    for row in rows:
+        end = now if row.end is None else row.end
+        found.setdefault(row.node, []).append(Drain(_ms(row.begin), _ms(end)))
+    return found
+
+
+def _ended(machine: Machine, now: float) -> float:
+    return now if machine.ended is None else machine.ended
+
+
+def _ms(at: float) -> int:
+    return round(at * 1000)
+
+
+def _utc(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

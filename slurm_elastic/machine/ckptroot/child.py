@@ -1,0 +1,89 @@
+"""Child processes of ours that run as the user, who may do with them whatever he likes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+from slurm_elastic.machine.ckptroot.payload import calm
+from slurm_elastic.machine.ckptroot.site import Refused
+
+_BLOCK = 65536
+
+
+class Child:
+    """The leader of a process group. Until ``end`` it is not reaped: so long neither its number nor
+    that of its group can be anybody else's (wait(2); a number is free once it is reaped).
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def status(self) -> int | None:
+        """Its wait status, once it has ended."""
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        found = os.waitid(os.P_PIDFD, self._descriptor, how)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return found.si_status << 8
+        return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
+
+    def signal(self, number: int) -> None:
+        """To itself alone."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def end(self) -> None:
+        """Kill it and what is left of its group, and let it go."""
+        with contextlib.suppress(ProcessLookupError):  # it may not lead its group yet
+            os.killpg(self.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._descriptor)
+
+
+def run(
+    command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]], most: int = 65536
+) -> tuple[int, str]:
+    """Run a program as the user: its exit code, and what it says first. Refused where it does not
+    end in time: it is killed. Whoever else holds its output is not waited for.
+    """
+    uid, gid, groups = user
+    with subprocess.Popen(
+        command, env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=calm, user=uid, group=gid,
+        extra_groups=groups, cwd="/",
+    ) as asked:  # fmt: skip
+        try:
+            said = _said(asked, timeout, most)
+        finally:
+            asked.kill()
+    if said is None:
+        raise Refused(f"{os.path.basename(command[0])}: no answer in {timeout:.0f} s")
+    return asked.returncode, said.decode(errors="replace")
+
+
+def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | None:
+    """The output until it ends, of which only the first bytes are kept; None if it does not."""
+    output = asked.stdout.fileno() if asked.stdout else -1
+    said, waited, until = b"", [output], time.monotonic() + timeout
+    ends = os.pidfd_open(asked.pid)
+    try:
+        while (left := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([*waited, ends], [], [], left)
+            if output in ready:
+                block = os.read(output, _BLOCK)
+                said += block[: most - len(said)]
+                waited = waited if block else []
+            elif ends in ready:
+                return said
+        return None
+    finally:
+        os.close(ends)

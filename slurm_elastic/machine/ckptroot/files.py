@@ -1,0 +1,214 @@
+"""How root opens, reads, copies and removes files where somebody else may have put something else.
+
+Nothing here waits for a pipe or a lease, follows a link in the last place of a path, reads more
+than it was told to, or goes deeper into directories for their being deep. The way to a file is
+either root's own all the way, or walked with the user's rights (``rights``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.machine.ckptroot.site import Refused
+
+SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+"""Flags of every opening of a file (open(2)): O_NONBLOCK so that no pipe or lease keeps us."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
+_BLOCK = 1 << 20
+_BATCH = 1000
+ENTRIES = 1_000_000
+"""Most files and directories that one call removes."""
+_NO_HOLES = {errno.EINVAL, errno.ENOTSUP}
+
+
+def opened(
+    path: str | Path,
+    flags: int = os.O_RDONLY,
+    *,
+    owners: Collection[int] = (),
+    most: int | None = None,
+    at: int | None = None,
+    mode: int = 0o600,
+) -> int:
+    """A descriptor of the regular file at ``path``, relative to the directory ``at``; one that is
+    made gets ``mode``.
+
+    OSError where it cannot be opened, Refused where it is anything else than a regular file, of
+    nobody among ``owners`` (if any are given), or longer than ``most`` bytes.
+    """
+    descriptor = os.open(path, flags | SAFE, mode, dir_fd=at)
+    try:
+        _check(path, os.fstat(descriptor), owners, most)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check(
+    path: str | Path, found: os.stat_result, owners: Collection[int], most: int | None
+) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused(f"{path}: not a regular file")
+    if owners and found.st_uid not in owners:
+        raise Refused(f"{path}: belongs to uid {found.st_uid}")
+    if most is not None and found.st_size > most:
+        raise Refused(f"{path}: {found.st_size} bytes long, more than {most}")
+
+
+def read(path: str | Path, most: int, *, owners: Collection[int] = ()) -> bytes:
+    """The whole content of a regular file of at most that many bytes; errors as of ``opened``."""
+    with open(opened(path, owners=owners, most=most), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:  # it has grown since
+        raise Refused(f"{path}: more than {most} bytes long")
+    return content
+
+
+def json_of(content: bytes) -> Any:  # noqa: ANN401 - whatever JSON says
+    """The value; ValueError where it is no JSON, or one of brackets without end."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def names(directory: int, most: int) -> list[str]:
+    """The names in an open directory; Refused where there are more."""
+    with os.scandir(directory) as entries:
+        found = [entry.name for entry in islice(entries, most + 1)]
+    if len(found) > most:
+        raise Refused(f"a directory with more than {most} entries")
+    return sorted(found)
+
+
+def remove(path: Path, most: int = ENTRIES) -> None:
+    """Remove whatever is there, if anything; a link itself and not what it points to.
+
+    A directory's directories are moved up to the first one before they are emptied in their turn:
+    nothing is ever two levels deep, however deep it was. Refused after ``most`` entries: the rest
+    is for another time.
+    """
+    try:
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _remove(parent, path, most)
+    finally:
+        os.close(parent)
+
+
+def _remove(parent: int, path: Path, most: int) -> None:
+    try:
+        found = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(path.name, dir_fd=parent)
+        return
+    top = os.open(path.name, _DIRECTORY, dir_fd=parent)
+    try:
+        _empty(top, path, most)
+    finally:
+        os.close(top)
+    os.rmdir(path.name, dir_fd=parent)
+
+
+def _empty(top: int, path: Path, most: int) -> None:
+    left = most
+    while batch := _batch(top):
+        for name, is_directory in batch:
+            if is_directory:
+                left -= _hollow(top, name, path, left)
+                os.rmdir(name, dir_fd=top)
+            else:
+                os.unlink(name, dir_fd=top)
+            left = _counted(path, left)
+
+
+def _hollow(top: int, name: str, path: Path, most: int) -> int:
+    """Remove a directory's files, move its directories up to ``top``; how many those were."""
+    directory, left = os.open(name, _DIRECTORY, dir_fd=top), most
+    try:
+        while batch := _batch(directory):
+            for entry, is_directory in batch:
+                if is_directory:
+                    fresh = f".{secrets.token_hex(12)}"
+                    os.rename(entry, fresh, src_dir_fd=directory, dst_dir_fd=top)
+                else:
+                    os.unlink(entry, dir_fd=directory)
+                left = _counted(path, left)
+    finally:
+        os.close(directory)
+    return most - left
+
+
+def _counted(path: Path, left: int) -> int:
+    if left <= 0:
+        raise Refused(f"{path}: more is in it than is removed at a time, the rest comes next")
+    return left - 1
+
+
+def _batch(directory: int) -> list[tuple[str, bool]]:
+    with os.scandir(directory) as entries:
+        return [(e.name, e.is_dir(follow_symlinks=False)) for e in islice(entries, _BATCH)]
+
+
+def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where there are data between two places of a file, each (from, to) at most a block long.
+
+    Between them are holes (lseek(2), SEEK_DATA): they read as zeros and take no room.
+    """
+    at = start
+    while at < end:
+        try:
+            at = max(at, os.lseek(source, at, os.SEEK_DATA))
+            stop = os.lseek(source, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end
+                return
+            if error.errno not in _NO_HOLES:
+                raise
+            stop = end
+        stop = min(stop, end)
+        while at < stop:
+            yield at, min(at + _BLOCK, stop)
+            at += _BLOCK
+        at = stop
+
+
+def copy(
+    source: int, target: int, start: int, end: int, *, shift: int = 0, most: int | None = None
+) -> int:
+    """Copy what is between two places of a file to the same ones less ``shift``, holes as holes;
+    how many bytes of data that were. Refused where the file ends before that, or they are more than
+    ``most``.
+    """
+    if os.fstat(source).st_size < end:
+        raise Refused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
+    done = 0
+    for at, stop in pieces(source, start, end):
+        done += stop - at
+        if most is not None and done > most:
+            raise Refused(f"more than {most} bytes of data to copy")
+        _copy_block(source, target, at, stop, shift)
+    if os.fstat(target).st_size < end - shift:
+        os.ftruncate(target, end - shift)
+    return done
+
+
+def _copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
+    while at < stop:
+        block = os.pread(source, stop - at, at)
+        if not block:
+            raise Refused(f"a copy ends at byte {at} of {stop}")
+        at += os.pwrite(target, block, at - shift)

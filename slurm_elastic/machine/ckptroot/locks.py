@@ -1,0 +1,164 @@
+"""Locks on parts of files (fcntl(2)), which CRIU takes again too early: tasks take theirs again.
+
+Such a lock is its process', and goes as soon as that closes any descriptor of the file. CRIU takes
+it, then maps the files of the process and closes what it has opened for that. So the lock of a file
+that is also mapped is gone where the job goes on, as those of LMDB's lock.mdb and of sqlite's
+shared memory (WAL) are, and the next who opens the file begins it anew. Nobody but the process can
+take it: each is traced while it stands still, and calls fcntl once. This is for x86-64 alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_elastic.machine.ckptroot import tracing
+from slurm_elastic.machine.ckptroot.proc import status_of
+from slurm_elastic.machine.ckptroot.tracing import await_stop, trace
+
+_FCNTL, _SETLK = 72, 6  # arch/x86/entry/syscalls/syscall_64.tbl; asm-generic/fcntl.h
+_SYSCALL = b"\x0f\x05"
+"""The instruction, which the kernel's own code in each process has (vdso(7))."""
+_NO_CALL = (1 << 64) - 1
+_KINDS = {"READ": 0, "WRITE": 1}  # F_RDLCK, F_WRLCK
+_TO_THE_END = 0
+_STOPS = 8
+"""Stops of a thread until its call is over: some of ptrace's own come before."""
+_PATIENCE = 10.0
+"""Seconds until tasks that were told to stop do."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock on a part of a file that a task has open as ``file``: for reading or writing (F_RDLCK,
+    F_WRLCK), of so many bytes, 0 for all up to its end.
+    """
+
+    file: int
+    kind: int
+    start: int
+    length: int
+
+
+Locks = Mapping[int, Sequence[Lock]]
+"""By a task's number in the job's own namespace."""
+
+
+def can_take() -> bool:
+    """Whether tasks of this machine can be made to."""
+    return os.uname().machine == "x86_64"
+
+
+def take(tasks: Iterable[int], wanted: Locks) -> str:
+    """Have stopped tasks take those of their ``wanted`` locks that they lack; the file of one that
+    could not be taken, empty where there is none.
+    """
+    found = {task: wanted.get(_inside(task), ()) for task in tasks}
+    lost = {task: missing for task, locks in found.items() if (missing := _missing(task, locks))}
+    if not lost:
+        return ""
+    _await_all(lost)
+
+    def all_of_them() -> None:
+        for task, locks in lost.items():
+            _have_taken(task, locks)
+
+    tracing.by_child(all_of_them)
+    still = (f"/proc/{task}/fd/{one.file}" for task in lost for one in _missing(task, lost[task]))
+    return next((os.readlink(link) for link in still), "")
+
+
+def _inside(task: int) -> int:
+    return int(status_of(task).get("NSpid", "0").split()[-1])
+
+
+def _missing(task: int, wanted: Iterable[Lock]) -> list[Lock]:
+    return [lock for lock in wanted if lock not in set(_held(task, lock.file))]
+
+
+def _held(task: int, file: int) -> Iterator[Lock]:
+    """The task's own locks on that file (proc(5), fdinfo)."""
+    with contextlib.suppress(OSError), open(f"/proc/{task}/fdinfo/{file}") as lines:
+        for line in lines:
+            words = line.split()
+            if words[:1] == ["lock:"] and words[2] == "POSIX" and words[4] in _KINDS:
+                start, end = int(words[7]), words[8]
+                length = _TO_THE_END if end == "EOF" else int(end) + 1 - start
+                yield Lock(file, _KINDS[words[4]], start, length)
+
+
+def _await_all(tasks: Iterable[int]) -> None:
+    until = time.monotonic() + _PATIENCE
+    for task in tasks:
+        while status_of(task).get("State", "T")[0] != "T" and time.monotonic() < until:
+            time.sleep(0.001)
+
+
+def _have_taken(task: int, locks: Iterable[Lock]) -> None:
+    """Have the task's first thread take them, with its registers and memory as they were before."""
+    if not trace(tracing.SEIZE, task):
+        return
+    await_stop(task)
+    before = tracing.Registers()
+    trace(tracing.GETREGS, task, None, ctypes.byref(before))
+    if before[tracing.CS] == tracing.LONG_MODE:
+        with contextlib.suppress(OSError, ValueError):
+            _lend(task, before, locks)
+        trace(tracing.SETREGS, task, None, ctypes.byref(before))
+    trace(tracing.DETACH, task)
+
+
+def _lend(task: int, before: ctypes.Array[ctypes.c_ulonglong], locks: Iterable[Lock]) -> None:
+    """A piece of the task's memory holds what it asks for meanwhile."""
+    with open(f"/proc/{task}/mem", "r+b", buffering=0) as file:
+        memory, (call, place) = file.fileno(), _places(task, file.fileno())
+        kept = os.pread(memory, _ASKED.size, place)
+        try:
+            for lock in locks:
+                asked = _ASKED.pack(lock.kind, os.SEEK_SET, lock.start, lock.length, 0)
+                os.pwrite(memory, asked, place)
+                _call(task, before, call, (lock.file, _SETLK, place))
+        finally:
+            os.pwrite(memory, kept, place)
+
+
+_ASKED = struct.Struct("=hh4xqqi4x")  # fcntl(2), struct flock
+
+
+def _places(task: int, memory: int) -> tuple[int, int]:
+    """Where the task has an instruction that calls the kernel, and memory of its own."""
+    call = own = 0
+    with open(f"/proc/{task}/maps") as lines:
+        for line in lines:
+            span, rights, _, _, inode, *name = line.split(None, 5)
+            first, end = (int(part, 16) for part in span.split("-"))
+            if name == ["[vdso]\n"]:
+                call = first + os.pread(memory, end - first, first).index(_SYSCALL)
+            elif rights == "rw-p" and inode == "0":
+                own = own or first
+    if not call or not own:
+        raise ValueError(f"task {task} has no such places")
+    return call, own
+
+
+def _call(
+    task: int, before: ctypes.Array[ctypes.c_ulonglong], place: int, words: tuple[int, int, int]
+) -> None:
+    """The task calls fcntl at that place, and stops again."""
+    registers = tracing.Registers(*before)
+    registers[tracing.RIP], registers[tracing.RAX] = place, _FCNTL
+    registers[tracing.ORIG_RAX] = _NO_CALL
+    for number, word in zip((tracing.RDI, tracing.RSI, tracing.RDX), words, strict=True):
+        registers[number] = word
+    trace(tracing.SETREGS, task, None, ctypes.byref(registers))
+    for _ in range(_STOPS):
+        trace(tracing.STEP, task)
+        status = await_stop(task)
+        if not os.WIFSTOPPED(status) or status >> 8 == signal.SIGTRAP:
+            return

@@ -1,0 +1,183 @@
+"""One file after the other into an image and out of it, with the rights of whoever calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slurm_elastic.machine.ckptroot import files
+from slurm_elastic.machine.ckptroot.site import Refused
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file, directory, link or pipe. ``pieces`` says where its data are: (from, to) in the file,
+    one after the other in the image. ``same`` is the path of another name of the same file.
+    """
+
+    path: str
+    mode: int
+    gid: int
+    mtime_ns: int
+    size: int = 0
+    pieces: tuple[tuple[int, int], ...] = ()
+    target: str = ""
+    same: str = ""
+
+
+def item_of(fields: dict[str, Any]) -> Item:
+    """An item as the image's index has it."""
+    return Item(**{**fields, "pieces": tuple(map(tuple, fields["pieces"]))})
+
+
+def pack(
+    path: str,
+    seen: os.stat_result,
+    names: dict[tuple[int, int], str],
+    data: int,
+    at: int,
+    most: int,
+) -> tuple[Item, int]:
+    """The item for what is at ``path``, its data appended at ``at`` of the image's; where the next
+    one's begin. ``names`` are those of the files that were packed; Refused for more than ``most``
+    bytes altogether, OSError where it cannot be read.
+    """
+    item = Item(path, seen.st_mode, seen.st_gid, seen.st_mtime_ns)
+    if stat.S_ISLNK(seen.st_mode):
+        return replace(item, target=os.readlink(path)), at
+    if not stat.S_ISREG(seen.st_mode):
+        return item, at
+    first = names.setdefault((seen.st_dev, seen.st_ino), path)
+    if first != path:
+        return replace(item, same=first), at
+    source = files.opened(path, owners=(seen.st_uid,))
+    try:
+        size, pieces = os.fstat(source).st_size, []
+        for start, stop in files.pieces(source, 0, size):
+            if at + stop - start > most:
+                raise Refused(f"its files in {path} and others are more than may travel")
+            _copy(source, start, stop, data, at)
+            at += stop - start
+            pieces.append((start, stop))
+    finally:
+        os.close(source)
+    return replace(item, size=size, pieces=tuple(pieces)), at
+
+
+def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
+    """Lay the item out, whose data are at ``at`` of the image's; where the next one's begin.
+    ``make_way`` takes away what is there. A directory can be written until it is ``closed``.
+    """
+    os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
+    if stat.S_ISDIR(item.mode):
+        _open_up(item, make_way)
+    elif stat.S_ISLNK(item.mode):
+        if not (os.path.islink(item.path) and os.readlink(item.path) == item.target):
+            make_way(item.path)
+            os.symlink(item.target, item.path)
+        _touch(item)
+    elif stat.S_ISFIFO(item.mode):
+        if not stat.S_ISFIFO(_mode_of(item.path)):
+            make_way(item.path)
+            os.mkfifo(item.path, 0o600)
+        _finish(item)
+    elif item.same:
+        _link(item, make_way)
+    else:
+        return _write(item, data, at, make_way)
+    return at
+
+
+def closed(item: Item) -> None:
+    """A directory, once all that is in it was laid out: one that its owner only reads is common."""
+    _finish(item)
+
+
+def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
+    if not stat.S_ISDIR(_mode_of(item.path)):
+        make_way(item.path)
+        os.mkdir(item.path, 0o700)
+    elif _mode_of(item.path) & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(item.path, stat.S_IMODE(_mode_of(item.path)) | stat.S_IRWXU)
+
+
+def _mode_of(path: str) -> int:
+    """Without following a link; 0 where there is nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _link(item: Item, make_way: Callable[[str], None]) -> None:
+    if os.path.lexists(item.path):
+        if os.path.samestat(os.lstat(item.path), os.lstat(item.same)):
+            return
+        make_way(item.path)
+    os.link(item.same, item.path)
+
+
+def _write(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
+    end = at + sum(stop - start for start, stop in item.pieces)
+    if not _is_same(item, data, at):
+        make_way(item.path)
+        target = files.opened(item.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            for start, stop in item.pieces:
+                _copy(data, at, at + stop - start, target, start)
+                at += stop - start
+            os.ftruncate(target, item.size)
+        finally:
+            os.close(target)
+    _finish(item)
+    return end
+
+
+def _copy(source: int, start: int, stop: int, target: int, at: int) -> None:
+    """A piece, which is at most a block long."""
+    block = os.pread(source, stop - start, start)
+    if len(block) != stop - start:
+        raise Refused(f"a copy ends at byte {start + len(block)} of {stop}")
+    if os.pwrite(target, block, at) != len(block):
+        raise Refused("a copy was cut off")
+
+
+def _is_same(item: Item, data: int, at: int) -> bool:
+    """Whether the file is there already, with the same content."""
+    try:
+        there = files.opened(item.path)
+    except (OSError, Refused):
+        return False
+    try:
+        if os.fstat(there).st_size != item.size:
+            return False
+        wanted = dict(item.pieces)
+        for start, stop in files.pieces(there, 0, item.size):
+            mine = os.pread(there, stop - start, start)
+            if wanted.get(start) != stop and any(mine):
+                return False
+        for start, stop in item.pieces:
+            if os.pread(there, stop - start, start) != os.pread(data, stop - start, at):
+                return False
+            at += stop - start
+        return True
+    finally:
+        os.close(there)
+
+
+def _finish(item: Item) -> None:
+    if os.lstat(item.path).st_gid != item.gid:
+        with contextlib.suppress(PermissionError):
+            os.chown(item.path, -1, item.gid)
+    if stat.S_IMODE(os.lstat(item.path).st_mode) != stat.S_IMODE(item.mode):
+        os.chmod(item.path, stat.S_IMODE(item.mode))
+    _touch(item)
+
+
+def _touch(item: Item) -> None:
+    """The time of its change is now, too: what was there already is of this run from now on."""
+    os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns), follow_symlinks=False)

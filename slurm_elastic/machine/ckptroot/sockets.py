@@ -1,0 +1,213 @@
+"""The network sockets of a job (proc(5), net/tcp): which can be there again on another node.
+
+A connection between two of the job's own processes by the loopback address can: CRIU brings both
+ends back. Nobody keeps the kernel from carrying what is under way between them while one end is
+saved after the other; so the two must agree afterwards (``check_streams``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_elastic.machine.ckptroot.images import Stream
+from slurm_elastic.machine.ckptroot.site import Refused
+
+_TABLES = ("tcp", "tcp6", "udp", "udp6")
+_ESTABLISHED = 1  # include/net/tcp_states.h
+_TCP_REPAIR = 19  # tcp(7) has it not: include/uapi/linux/tcp.h
+_PIDFD_GETFD = 438
+_NONLOCAL = Path("/proc/sys/net/ipv4/ip_nonlocal_bind")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+End = tuple[Address, int]
+"""An address and a port."""
+
+
+@dataclass(frozen=True)
+class Socket:
+    """One end, and the far one, whose port is 0 where there is none. ``unread``: bytes of memory
+    that what came for it takes.
+    """
+
+    kind: str
+    local: End
+    far: End
+    state: int
+    unread: int = 0
+
+
+def sockets(tasks: Collection[int]) -> list[Socket]:
+    """The sockets that the tasks have open, by the tables of the network that they share."""
+    own = {inode for pid in tasks for _, inode in _descriptors(pid)}
+    return [one for table in _TABLES for one in _rows(tasks, table, own)] if own else []
+
+
+def _rows(tasks: Iterable[int], table: str, own: Collection[str]) -> list[Socket]:
+    for pid in tasks:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as file:
+            rows = (line.split() for line in file)
+            return [
+                Socket(
+                    table[:3],
+                    _end(row[1]),
+                    _end(row[2]),
+                    int(row[3], 16),
+                    int(row[4].partition(":")[2], 16),
+                )
+                for row in rows
+                if len(row) > 9 and row[9] in own
+            ]
+    return []
+
+
+def connections(tasks: Collection[int]) -> list[str]:
+    """The far ends of the TCP connections that the tasks have, as 10.0.0.2:80 or [::1]:80."""
+    return sorted({_shown(one.far) for one in _connected(sockets(tasks))})
+
+
+def _connected(found: Iterable[Socket]) -> list[Socket]:
+    return [one for one in found if one.kind == "tcp" and one.far[1]]
+
+
+def stays_here(tasks: Collection[int]) -> str:
+    """Why a socket cannot be there again on another node: it is bound to an address of this one,
+    and nodes let nobody bind to an address that they have not (ip(7), ip_nonlocal_bind). Empty
+    where none is. Connections are another matter.
+    """
+    with contextlib.suppress(OSError):
+        if _NONLOCAL.read_text(encoding="ascii").strip() == "1":
+            return ""
+    for one in sockets(tasks):
+        address = one.local[0]
+        plain = one.kind == "udp" or not one.far[1]
+        if plain and not (address.is_unspecified or address.is_loopback):
+            return f"it has a socket bound to {_shown(one.local)}, which only its node can be"
+    return ""
+
+
+def are_its_own(tasks: Collection[int]) -> bool:
+    """Whether the tasks have connections, and all of them between themselves and by loopback."""
+    found = _connected(sockets(tasks))
+    ends = {(one.local, one.far) for one in found}
+    return bool(found) and all(
+        one.state == _ESTABLISHED
+        and one.local[0].is_loopback
+        and one.far[0].is_loopback
+        and (one.far, one.local) in ends
+        for one in found
+    )
+
+
+def check_streams(streams: Collection[Stream]) -> None:
+    """Refused where an end was saved before it got what the other one's image no longer has, as it
+    was under way; where an end is without the other; and where one has yet to send: at a restore
+    the kernel would do so before the other end is there.
+    """
+    ends = {(_plain(one.local), _plain(one.far)): one for one in streams}
+    for (local, far), one in ends.items():
+        other = ends.get((far, local))
+        if other is None or one.unsent or _before(one.received, other.kept):
+            raise Refused("its connections could not be saved at rest")
+
+
+def check_datagrams(tasks: Collection[int]) -> None:
+    """Refused where stopped tasks have yet to read a datagram that came by the loopback address:
+    CRIU saves none, and who sent it, one of them mostly, does not send it again. Others' may get
+    lost at any time.
+    """
+    if any(one.kind == "udp" and one.local[0].is_loopback and one.unread for one in sockets(tasks)):
+        raise Refused("its datagrams could not be saved at rest")
+
+
+def _before(one: int, other: int) -> bool:
+    """Whether a place in a stream is before the other: counted modulo 2^32 (RFC 9293, 3.4)."""
+    return (one - other) & 0xFFFFFFFF >= 1 << 31
+
+
+def reused(tasks: Iterable[int]) -> frozenset[str]:
+    """The sockets of TCP, by their inodes, whose address may be another's soon (SO_REUSEADDR).
+    Refused where nobody may open them here (pidfd_getfd(2)), and so nobody could ``wake`` them.
+    """
+    found = set()
+    for inode, one in _opened(tasks):
+        if one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR):
+            found.add(inode)
+    return frozenset(found)
+
+
+def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
+    """After a save that left the tasks stopped: their connections carry data again. CRIU leaves
+    them at rest (TCP_REPAIR), which changes what ``reused`` has told before.
+    """
+    for inode, one in _opened(tasks):
+        if one.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR):
+            one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 0)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(inode in reused))
+
+
+def _opened(tasks: Iterable[int]) -> Iterator[tuple[str, socket.socket]]:
+    """The tasks' sockets of TCP with their inodes, each open here while it is looked at."""
+    for pid in tasks:
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            for number, inode in _descriptors(pid):
+                yield from _taken(process, number, inode)
+        finally:
+            os.close(process)
+
+
+def _taken(process: int, number: int, inode: str) -> Iterator[tuple[str, socket.socket]]:
+    ours = _LIBC.syscall(_PIDFD_GETFD, process, number, 0)
+    if ours < 0:
+        error = ctypes.get_errno()
+        if error in (errno.EBADF, errno.ESRCH):  # it is closed by now
+            return
+        raise Refused(f"its connections cannot be opened: {os.strerror(error)}")
+    with socket.socket(fileno=ours) as one:
+        if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
+            yield inode, one
+
+
+def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
+    """The sockets among a task's descriptors, with their inodes."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                kind, _, inode = os.readlink(f"/proc/{pid}/fd/{number}").partition(":")
+                if kind == "socket":
+                    yield int(number), inode[1:-1]
+
+
+def _end(text: str) -> End:
+    """The address of proc(5): words of four bytes in this machine's order, then the port. IPv4's in
+    IPv6 are the same as by themselves: the two ends of a connection may be of one kind each.
+    """
+    address, _, port = text.rpartition(":")
+    if len(address) not in (8, 32):
+        return ipaddress.IPv4Address(0), 0  # the table's first line
+    words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
+    return _plain((struct.pack(f"={len(words)}I", *words), int(port, 16)))
+
+
+def _plain(end: tuple[bytes, int]) -> End:
+    """With an address of four or sixteen bytes."""
+    found = ipaddress.ip_address(end[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found, end[1]
+
+
+def _shown(end: End) -> str:
+    address, port = end
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"

@@ -1,0 +1,50 @@
+"""Stopped tasks are traced (ptrace(2)) by a child of ours, and go on untraced.
+
+Should the child not come to its end, Linux lets go of what it traces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+
+from slurm_elastic.machine.ckptroot.child import Child
+
+CONT, STEP, GETREGS, SETREGS, DETACH = 7, 9, 12, 13, 17  # linux/ptrace.h
+SEIZE, INTERRUPT, GETSIGMASK, SETSIGMASK = 0x4206, 0x4207, 0x420A, 0x420B
+Registers = ctypes.c_ulonglong * 27  # sys/user.h, user_regs_struct of x86-64
+RAX, RDX, RSI, RDI, ORIG_RAX, RIP, CS = 10, 12, 13, 14, 15, 16, 17  # its fields
+LONG_MODE = 0x33
+"""The code segment of 64 bits (arch/x86/include/asm/segment.h, __USER_CS)."""
+_WALL = 0x40000000  # wait(2), __WALL
+_PATIENCE = 60.0
+"""Seconds for all threads of a job, which stand still; a busy machine may take some."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_LIBC.ptrace.restype = ctypes.c_long
+
+
+def by_child(work: Callable[[], None]) -> None:
+    """Have a child do the work, for so long as one can wait for it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    child, until = Child(pid), time.monotonic() + _PATIENCE
+    while child.status() is None and time.monotonic() < until:
+        time.sleep(0.001)
+    child.end()
+
+
+def trace(request: int, thread: int, address: object = None, data: object = None) -> bool:
+    """One request of ptrace(2); whether it could be carried out."""
+    return bool(_LIBC.ptrace(request, thread, address, data) == 0)
+
+
+def await_stop(thread: int) -> int:
+    """The wait status of a traced thread, once it stops or ends."""
+    return os.waitpid(thread, _WALL)[1]

@@ -1,0 +1,169 @@
+"""The ``local`` cloud's door to root: starts and powers off slurmd's on this host, nothing else.
+
+Runs as root beside slurmctld and listens on a unix socket (``listening``). It serves root and
+SlurmUser only and knows only the node names of the cloud's own pools; what it executes comes from
+root's configuration, never from a request.
+
+Each machine is a file in the directory, written before its slurmd is started. One thread drives
+every machine towards what its file says, so a killed agent goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local.driver import AgentSettings, Driver
+from slurm_elastic.machine.local.records import Register
+from slurm_elastic.machine.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.model.cluster import STANDING, InstanceState
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
+    """The agent's answer to a request that it does not carry out; nothing was started."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Agent:
+    """The machines of one ``local`` cloud. Only one agent may have a directory at a time."""
+
+    def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._register = Register(settings.directory)
+        self._driver = Driver(settings, self._register, clock)
+
+    def close(self) -> None:
+        """Let another agent have the machines, which go on."""
+        self._driver.close()
+        self._register.close()
+
+    def answer(self, line: bytes) -> bytes:
+        """The answer to one request line; never raises for what a client sent."""
+        try:
+            message = msgspec.json.decode(line, type=Message)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            said = Answer(ok=False, code="InvalidRequest", message=str(error))
+        else:
+            said = self._answer(message)
+        return msgspec.json.encode(said)
+
+    def _answer(self, message: Message) -> Answer:
+        try:
+            match message:
+                case Ping():
+                    used = len(self._register.standing())
+                    return Answer(ok=True, capacity=self._settings.room, used=used)
+                case List():
+                    found = [r for r in self._register.live() if r.cluster == message.cluster]
+                    return Answer(ok=True, machines=tuple(found))
+                case Launch():
+                    return Answer(ok=True, machines=self.launch(message))
+                case Terminate():
+                    self.terminate(message)
+                    return Answer(ok=True)
+        except Refusal as refusal:
+            log.info("refused code=%s message=%s", refusal.code, refusal.message)
+            return Answer(ok=False, code=refusal.code, message=refusal.message)
+        except OSError as error:
+            log.exception("request failed")
+            return Answer(ok=False, code="InternalError", message=str(error))
+
+    def launch(self, message: Launch) -> tuple[Record, ...]:
+        """Machines for the message's nodes, the same ones if its generation came before."""
+        self._validate(message)
+        with self._register.changing:
+            records = self._known(message)
+            if not records:
+                records = self._new(message, self._room(message))
+                for record in records:
+                    self._register.save(record)
+        self._driver.wake()
+        log.info("launch generation=%s machines=%d", message.generation, len(records))
+        return records
+
+    def _known(self, message: Launch) -> tuple[Record, ...]:
+        """The machines left of an earlier launch of this generation; a Refusal if all of it is
+        gone.
+        """
+        name = (message.cluster, message.generation)
+        known = [r for r in self._register.all() if (r.cluster, r.generation) == name]
+        standing = [r for r in known if r.state in STANDING]
+        if known and not standing:
+            raise Refusal("Gone", f"all machines of launch {message.generation} have ended")
+        return tuple(sorted(standing, key=lambda r: r.index))
+
+    def terminate(self, message: Terminate) -> None:
+        """Mark the machines for their end and tell their slurmd's; the driver does the rest."""
+        with self._register.changing:
+            for record in map(self._register.get, message.ids):
+                if record is not None and record.cluster == message.cluster:
+                    self._begin_stop(record)
+        self._driver.wake()
+
+    def _begin_stop(self, record: Record) -> None:
+        if record.state not in STANDING:
+            return
+        log.info("terminate machine=%s node=%s", record.id, record.node)
+        if record.process:
+            nodeproc.send(record.process, signal.SIGTERM)
+        stop_by = self._clock() + self._settings.deadline
+        self._register.save(record, state=InstanceState.STOPPING, stop_by=stop_by)
+
+    def _validate(self, message: Launch) -> None:
+        for what in (message.generation, message.cluster):
+            if not _NAME.fullmatch(what):
+                raise Refusal("InvalidRequest", f"{what!r} is not a name")
+        if strangers := sorted(set(message.nodes) - self._settings.nodes):
+            raise Refusal("UnknownNode", f"not a node of this cloud: {', '.join(strangers)}")
+        if not message.nodes or len(set(message.nodes)) < len(message.nodes):
+            raise Refusal("InvalidRequest", "nodes must be named, and each once")
+
+    def _room(self, message: Launch) -> int:
+        standing = self._register.standing()
+        if busy := sorted({r.node for r in standing} & set(message.nodes)):
+            raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
+        room = min(self._settings.room - len(standing), len(message.nodes))
+        if room < 1:
+            taken = f"{len(standing)} of {self._settings.room} machines are taken"
+            raise Refusal("InsufficientCapacity", f"{taken}, {len(message.nodes)} more wanted")
+        return room
+
+    def _new(self, message: Launch, room: int) -> tuple[Record, ...]:
+        now = self._clock()
+        # Generations are unique within a cluster only; ids are file names, and short for people.
+        launch = f"{message.cluster} {message.generation}"
+        name = hashlib.sha256(launch.encode()).hexdigest()[:10]
+        return tuple(
+            Record(
+                id=f"m-{name}-{index}",
+                cluster=message.cluster,
+                node=node,
+                generation=message.generation,
+                index=index,
+                pool=message.pool,
+                instance_type=message.instance_type,
+                market=message.market,
+                price=message.price,
+                jobs=message.jobs,
+                state=InstanceState.PENDING,
+                launched=now,
+                due=now + self._settings.boot,
+            )
+            for index, node in enumerate(message.nodes[:room])
+        )

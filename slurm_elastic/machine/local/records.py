@@ -1,0 +1,101 @@
+"""The local agent's machines: a file each, written before anything else happens.
+
+The register belongs to one agent at a time; the files may be read by anybody who has the right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from slurm_elastic.base import writing
+from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.model.cluster import STANDING, InstanceState
+
+log = logging.getLogger(__name__)
+
+
+class Register:
+    """The machines by id. Hold ``changing`` from reading a record until its change is saved."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.changing = threading.Lock()
+        self._directory = directory
+        self._guard = _exclusive(directory / "lock")
+        self._records = {record.id: record for record in read_records(directory)}
+
+    def close(self) -> None:
+        """Let another agent have the directory."""
+        self._guard.close()
+
+    def get(self, name: str) -> Record | None:
+        """The machine of that id."""
+        return self._records.get(name)
+
+    def all(self) -> Sequence[Record]:
+        """All machines, those included that ended lately."""
+        return tuple(self._records.values())
+
+    def live(self) -> Sequence[Record]:
+        """The machines that have not ended."""
+        return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
+
+    def standing(self) -> Sequence[Record]:
+        """The machines that have not ended and are not being ended."""
+        return tuple(r for r in self.all() if r.state in STANDING)
+
+    def save(self, record: Record, **changes: object) -> Record:
+        """Write the record, with these changes; what was written."""
+        changed = msgspec.structs.replace(record, **changes)
+        writing.replace(self._file(record), msgspec.json.encode(changed))
+        self._records[record.id] = changed
+        return changed
+
+    def forget(self, record: Record) -> None:
+        """Drop an ended machine and its working directory, if that is empty."""
+        self._records.pop(record.id, None)
+        self._file(record).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.workdir(record))
+
+    def workdir(self, record: Record) -> str:
+        """Where the machine's slurmd works."""
+        return workdir(self._directory, record)
+
+    def _file(self, record: Record) -> Path:
+        return self._directory / f"{record.id}.json"
+
+
+def workdir(directory: Path, record: Record) -> str:
+    """The working directory of a machine's slurmd; by it its processes are known."""
+    return str((directory / record.id).resolve())
+
+
+def read_records(directory: Path) -> Sequence[Record]:
+    """All machines that the files tell of; a file that cannot be read is logged and left."""
+    records = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            records.append(msgspec.json.decode(path.read_bytes(), type=Record))
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("machine file unreadable file=%s reason=%s", path, error)  # noqa: TRY400
+    return records
+
+
+def _exclusive(path: Path) -> IO[bytes]:
+    file = open(path, "ab")  # noqa: SIM115 - held open as long as the agent lives
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise BlockingIOError(f"another agent already works in {path.parent}") from None
+    return file

@@ -1,0 +1,212 @@
+"""The ledger's memory, as values: frozen, without I/O. ``ledger`` makes rows of them."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from slurm_elastic.model.cluster import Instance, Lease, Offer
+
+INTENT, DONE, FAILED = "intent", "done", "failed"
+
+MACHINE_JOBS = 20
+"""How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
+for as many jobs, and each machine with all of them would make rows by the square.
+"""
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
+
+    ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
+    failed. ``accounts``: by node, who pays it; ``owner``: see LaunchSpec; ``recipe``: what its
+    machines were made of (protocols.Stops), "" where nobody asked.
+    """
+
+    generation: str
+    request: str
+    pool: str
+    cloud: str
+    nodes: tuple[str, ...]
+    jobs: tuple[int, ...]
+    offer: Offer
+    state: str
+    created: float
+    finished: float | None = None
+    error: str | None = None
+    alternatives: tuple[Offer, ...] = ()
+    accounts: dict[str, dict[str, int]] = field(default_factory=dict)
+    owner: dict[str, str] = field(default_factory=dict)
+    recipe: str = ""
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that its machines may come from."""
+        return (self.offer, *self.alternatives)
+
+
+SUSPENDED = "suspended by Slurm"
+"""Why a machine ends whose node Slurm has powered down in its own time."""
+OUT_OF_SERVICE = "Slurm took it out of service: "
+"""The beginning of the reason for which such a machine ends."""
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """An instance row: the instance as last seen and what we know beyond the cloud.
+
+    ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
+    its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
+    ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
+    ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
+    such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
+    ``registered`` is when its node was first seen up: until then it boots.
+    ``accounts`` pay it, each so many parts; empty: none does.
+
+    A machine that was stopped and started has a row for each part of its life, the earlier ones
+    under ids of their own (``part_id``). For one to be stopped ``stopping`` is set (time) with
+    ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
+    price of that; ``born`` when it was first launched, where that was an earlier part. If it
+    was to be stopped ``tunnel_key`` is the public key by which it reached the head (model_ledger's
+    Tunnel), as its own disk has that still.
+    """
+
+    instance: Instance
+    pool: str
+    jobs: tuple[int, ...] = ()
+    last_seen: float = 0.0
+    misses: int = 0
+    suspending: float | None = None
+    ended: float | None = None
+    why: str | None = None
+    worst_price: float = 0.0
+    registered: float | None = None
+    accounts: dict[str, int] = field(default_factory=dict)
+    stopping: float | None = None
+    stopped: float | None = None
+    born: float | None = None
+    tunnel_key: str | None = None
+
+    @property
+    def boots(self) -> bool:
+        """Whether it is wanted and has not registered yet."""
+        return self.registered is None and self.suspending is None and self.ended is None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of this machine."""
+        i = self.instance
+        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
+
+
+PART = "@"
+"""Between a machine's id and the number of an earlier part of its life."""
+
+
+def part_id(instance: str, number: int) -> str:
+    """The id under which an earlier part of a machine's life is kept."""
+    return f"{instance}{PART}{number}"
+
+
+def whole_id(part: str) -> str:
+    """The machine's own id, of that or of an earlier part of its life."""
+    machine, _, number = part.rpartition(PART)
+    return machine if machine and number.isdecimal() else part
+
+
+class Aside(Struct, frozen=True, kw_only=True):
+    """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
+    it had before: ``partitions`` (empty: they were not changed) and the time that it was to
+    ``begin`` (0: none). ``until`` is the begin that we gave it (0: none).
+    """
+
+    job: int
+    account: str
+    partitions: tuple[str, ...] = ()
+    begin: float = 0.0
+    until: float = 0.0
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
+    ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors).
+    """
+
+    at: float
+    correlation: str
+    kind: str
+    subjects: tuple[str, ...]
+    reason: str
+    detail: dict[str, object] | None = None
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
+
+    name: str
+    checked: float
+    error: str | None = None
+    code: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The error with the name of who met it, which many errors begin with already."""
+        own = f"{self.name}: "
+        return own + (self.error or "").removeprefix(own)
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One run of a job on nodes of ours, from ``begin`` to ``end`` (None: it runs). ``shares``: a
+    hostlist, and how many millionths the job has of each of its nodes (``policies.money.cost_split``).
+    """
+
+    job: int
+    begin: float
+    end: float | None = None
+    label: str = ""
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+    partition: str = ""
+    shares: tuple[tuple[str, int], ...] = ()
+
+
+class Drained(Struct, frozen=True, kw_only=True):
+    """A span in which a node with a machine took no jobs (``end`` None: it still does not)."""
+
+    node: str
+    begin: float
+    end: float | None = None
+
+
+class Tunnel(Struct, frozen=True, kw_only=True):
+    """The end of a tunnel that a machine has: the one of that launch for that node. ``address`` is
+    its own in the tunnel, ``key`` its public key, ``since`` when that was believed.
+    """
+
+    generation: str
+    node: str
+    address: str
+    key: str
+    since: float
+
+
+def generation_order(generation: str) -> float:
+    """The launch's place among the requests of slurmctld's programs: it came after those that bear
+    this time or an earlier one, though the head's clock may have been set back since.
+    """
+    _, _, tail = generation.partition("-")
+    digits = tail.partition("-")[2]
+    return (
+        int(digits) / 1000 if digits.isascii() and digits.isdigit() else generation_time(generation)
+    )
+
+
+def decided_at(one: Instance) -> float:
+    """When its launch was decided by the head's clock, else when its cloud says that it began."""
+    return generation_time(one.generation) or one.launched
+
+
+def generation_time(generation: str) -> float:
+    """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
+    digits = generation[1:14]
+    good = generation.startswith("g") and digits.isascii() and digits.isdigit()
+    return int(digits) / 1000 if good else 0.0

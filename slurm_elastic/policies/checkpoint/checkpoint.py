@@ -1,0 +1,420 @@
+"""When a running job should write a checkpoint: pure, from what may be known at the moment.
+
+``decide(situation)`` gives a SaveJob or None; ``wake(situation)`` is the earliest time at which the
+answer may change if neither the price nor the notices do, so that nobody has to ask every second.
+
+Sources: HOUR and THRESHOLD are EC3's (FGCS 2016, Algorithm 1, with its threshold read as state:
+recomputed on a grid of ten minutes, set anew by each checkpoint); the interval is Young's (1974) or
+Daly's (2006). A price has no say in interruptions on EC2 since November 2017: from then on
+``Threshold`` does what ``Hour`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import Notice
+from slurm_elastic.policies.actions import SaveJob
+from slurm_elastic.policies.policy_text import (
+    DalyOrder,
+    Policy,
+    Seconds,
+    SecondsOver,
+    Share,
+    Times,
+    parse_policy,
+)
+
+HOUR = 3600.0
+NEVER = math.inf
+DEFAULT_MTTI = 6 * HOUR
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """All that a checkpoint policy may know of one job on machines that may be taken away.
+
+    Times are Unix time. ``launched``: the machine's billing began; ``started``: this run of the job
+    began; ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
+    ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
+    ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
+    machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds to an
+    interruption of the job, by any of its machines. ``lease``: seconds that are paid at a time (1:
+    by the second).
+    ``blocking``: the job stands still while it is saved; ``cost``: seconds that the last save took.
+    """
+
+    job: str
+    now: float
+    launched: float
+    started: float
+    last: float | None = None
+    dump: float = 60.0
+    restart: float = 0.0
+    prices: tuple[tuple[float, float], ...] = ()
+    bid: float | None = None
+    notices: tuple[Notice, ...] = ()
+    mtti: float | None = None
+    lease: float = 1.0
+    blocking: bool = True
+    cost: float = 0.0
+
+    @property
+    def since(self) -> float:
+        """From when on work would be lost: a save beside which the job works on holds what was done
+        when it began.
+        """
+        if self.last is None:
+            return self.started
+        return max(self.started, self.last if self.blocking else self.last - self.cost)
+
+
+class CheckpointPolicy(Protocol):
+    """The interface of all policies here."""
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """A save, with its reason, or None."""
+        ...
+
+    def wake(self, situation: Situation) -> float:
+        """Not before this time does ``decide`` act, unless prices or notices change."""
+        ...
+
+
+def checkpoint(situation: Situation, reason: str) -> SaveJob:
+    """The one action of these policies."""
+    return SaveJob(job=situation.job, reason=reason)
+
+
+class Never(Policy, frozen=True, tag="none"):
+    """No checkpoints: an interrupted job begins anew."""
+
+    def decide(self, situation: Situation) -> SaveJob | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def wake(self, situation: Situation) -> float:  # noqa: ARG002
+        """Never."""
+        return NEVER
+
+
+class Hour(Policy, frozen=True, tag="hour"):
+    """Once in each paid lease, ``margin`` seconds before its end. ``every`` (s) stands for the
+    lease where none can hold a save, as where machines are paid by the second.
+
+    The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
+    its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
+    """
+
+    margin: Seconds = 200.0
+    every: SecondsOver = HOUR
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """Within the margin, unless a checkpoint was completed within it already."""
+        opens, end, paid = _window(situation, self.margin, self.every)
+        if situation.now < opens or situation.since >= opens:
+            return None
+        left = end - situation.now
+        whole = "the paid lease" if paid == situation.lease else "its time"
+        reason = f"{whole} of {paid:.0f} s ends in {left:.0f} s (margin {end - opens:g})"
+        return checkpoint(situation, reason)
+
+    def wake(self, situation: Situation) -> float:
+        """When the margin of this lease begins, or of the next one if this one is done."""
+        opens, _, paid = _window(situation, self.margin, self.every)
+        if situation.now < opens:
+            return opens
+        return opens + paid if situation.since >= opens else situation.now
+
+
+def _window(situation: Situation, margin: float, every: float) -> tuple[float, float, float]:
+    """When the margin opens, when the lease of this moment ends, and how long each is."""
+    wide = max(margin, situation.dump)
+    paid = situation.lease if situation.lease > wide else every
+    ended = math.floor((situation.now - situation.launched) / paid)
+    end = situation.launched + (ended + 1) * paid
+    return end - min(wide, paid), end, paid
+
+
+class Threshold(Policy, frozen=True, tag="threshold"):
+    """``Hour``, and when the price exceeds the middle between what it was and the bid.
+
+    The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
+    ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2, the
+    mean weighted by time. Above the bid the machine is lost anyway.
+    """
+
+    margin: Seconds = 200.0
+    period: SecondsOver = 600.0
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """By the hour, else by the price."""
+        if (hourly := Hour(self.margin).decide(situation)) is not None:
+            return hourly
+        limit = self.threshold(situation)
+        price = price_at(situation.prices, situation.now)
+        if limit is None or price is None or situation.bid is None:
+            return None
+        if not limit < price <= situation.bid:
+            return None
+        return checkpoint(situation, f"price ${price:.4f} is over the threshold ${limit:.4f}")
+
+    def wake(self, situation: Situation) -> float:
+        """At the hour's margin or at the next point of the grid."""
+        hourly = Hour(self.margin).wake(situation)
+        if situation.bid is None or not situation.prices:
+            return hourly
+        return min(hourly, self._grid(situation) + self.period)
+
+    def threshold(self, situation: Situation) -> float | None:
+        """The threshold now ($/h); None where there is no bid or no price."""
+        if situation.bid is None or not situation.prices:
+            return None
+        grid = self._grid(situation)
+        if situation.last is not None and situation.last >= grid:
+            base = price_at(situation.prices, situation.last)
+        elif grid > situation.launched:
+            base = mean_price(situation.prices, grid - self.period, grid)
+        else:
+            base = price_at(situation.prices, situation.launched)
+        return None if base is None else (base + situation.bid) / 2
+
+    def _grid(self, situation: Situation) -> float:
+        periods = math.floor((situation.now - situation.launched) / self.period)
+        return situation.launched + periods * self.period
+
+
+class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
+    """``Hour``, and when a price has risen since the last checkpoint to within ``band`` of the bid.
+
+    That is what ckptman's published code does in place of the paper's THRESHOLD.
+    """
+
+    band: Share = 0.2
+    margin: Seconds = 200.0
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """By the hour, else by the price."""
+        if (hourly := Hour(self.margin).decide(situation)) is not None:
+            return hourly
+        price = price_at(situation.prices, situation.now)
+        before = price_at(situation.prices, situation.since)
+        if price is None or before is None or situation.bid is None:
+            return None
+        edge = (1 - self.band) * situation.bid
+        if price <= before or not edge < price <= situation.bid:
+            return None
+        return checkpoint(situation, f"price ${price:.4f} rose over ${edge:.4f}")
+
+    def wake(self, situation: Situation) -> float:
+        """At the hour's margin."""
+        return Hour(self.margin).wake(situation)
+
+
+class Daly(Policy, frozen=True, tag="daly"):
+    """At the interval that loses least, from what a checkpoint takes and the observed mean time to
+    interruption of the job (``mtti`` here overrides it; where nothing is known, six hours are
+    taken). For a job
+    that works on meanwhile it is counted from the beginning of its last save, and never shorter
+    than a save.
+
+    ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
+    """
+
+    mtti: SecondsOver | None = None
+    order: DalyOrder = 2
+    least: Seconds = 30.0
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """When the interval since the last checkpoint is over."""
+        interval = self.interval(situation)
+        if situation.now < situation.since + interval:
+            return None
+        return checkpoint(situation, f"{interval:.0f} s of work since the last checkpoint")
+
+    def wake(self, situation: Situation) -> float:
+        """When the interval is over."""
+        return situation.since + self.interval(situation)
+
+    def interval(self, situation: Situation) -> float:
+        """Seconds of work between two checkpoints."""
+        mtti = self.mtti or situation.mtti or DEFAULT_MTTI
+        rule = young_interval if self.order == 1 else daly_interval
+        least = self.least if situation.blocking else max(self.least, situation.dump)
+        return max(rule(situation.dump, mtti), least)
+
+
+class OnNotice(Policy, frozen=True, tag="on_notice"):
+    """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
+
+    ``slack`` seconds are kept free for what happens between the decision and the dump.
+    """
+
+    slack: Seconds = 5.0
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """For the first warning that no checkpoint has answered and that leaves time for one."""
+        for notice in situation.notices:
+            if self._open(notice, situation):
+                left = "" if notice.deadline is None else _left(notice.deadline, situation.now)
+                return checkpoint(situation, f"{notice.kind} notice{left}")
+        return None
+
+    def wake(self, situation: Situation) -> float:
+        """Now, if a warning waits to be answered; else only a new one changes anything."""
+        waits = any(self._open(notice, situation) for notice in situation.notices)
+        return situation.now if waits else NEVER
+
+    def _open(self, notice: Notice, situation: Situation) -> bool:
+        if notice.seen > situation.now or situation.since > notice.seen:
+            return False
+        needed = situation.now + situation.dump + self.slack
+        return notice.deadline is None or needed <= notice.deadline
+
+
+class FirstOf(Policy, frozen=True, tag="first_of"):
+    """The first of several policies that acts."""
+
+    policies: tuple[AnyPolicy, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.policies:
+            raise ValueError("first_of needs at least one policy")
+        for one in self.policies:
+            if not isinstance(one, Policy):
+                raise ValueError(f"{one!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
+
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """The first action."""
+        decisions = (policy.decide(situation) for policy in self.policies)
+        return next((action for action in decisions if action is not None), None)
+
+    def wake(self, situation: Situation) -> float:
+        """The earliest of all."""
+        return min(policy.wake(situation) for policy in self.policies)
+
+
+AnyPolicy = Never | Hour | Threshold | ThresholdStatic | Daly | OnNotice | FirstOf
+
+_KINDS: Mapping[str, type] = {
+    "none": Never,
+    "hour": Hour,
+    "threshold": Threshold,
+    "threshold_static": ThresholdStatic,
+    "daly": Daly,
+    "on_notice": OnNotice,
+}
+
+
+def parse(text: str) -> AnyPolicy:
+    """A policy by its text: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
+
+    ValueError with one sentence where there is no such policy.
+    """
+    policy: AnyPolicy = parse_policy(text, {**_KINDS, "first_of": _first_of})
+    return policy
+
+
+def _first_of(*policies: AnyPolicy) -> FirstOf:
+    return FirstOf(policies)
+
+
+class LetEnd(Policy, frozen=True, tag="none"):
+    """A job ends at its time limit, also one that asks to be requeued."""
+
+    times: ClassVar[int] = 0
+
+
+class OnRequest(Policy, frozen=True, tag="on_request"):
+    """A job that asks for it, and can be saved, is requeued at its time limit, ``times`` times at
+    most, and goes on from the save with its full limit.
+    """
+
+    times: Times = 10
+
+
+class Renew(Policy, frozen=True, tag="requeue"):
+    """As ``on_request``, for every job that can be saved."""
+
+    times: Times = 10
+
+
+AtLimit = LetEnd | OnRequest | Renew
+
+
+def parse_at_limit(text: str) -> AtLimit:
+    """The rule for the end of time limits by its text: ``none``, ``on_request(times=5)`` or
+    ``requeue(times=5)``.
+
+    ValueError with one sentence where there is no such rule.
+    """
+    rule: AtLimit = parse_policy(text, {"none": LetEnd, "on_request": OnRequest, "requeue": Renew})
+    return rule
+
+
+def save_seconds(last: Sequence[float], expected: float) -> float:
+    """Seconds that the next save may take: a quarter more than the longest of the ``last`` three,
+    newest first; ``expected`` for a job that was never saved.
+    """
+    return max(last[:3]) * 1.25 if last else expected
+
+
+def watches_prices(policy: AnyPolicy) -> bool:
+    """Whether a change of price may make it act: whoever drives it must ask it then."""
+    if isinstance(policy, FirstOf):
+        return any(watches_prices(one) for one in policy.policies)
+    return isinstance(policy, Threshold | ThresholdStatic)
+
+
+def young_interval(dump: float, mtti: float) -> float:
+    """Young's first-order interval of work between checkpoints: sqrt(2 dump mtti), seconds."""
+    return math.sqrt(2 * dump * mtti)
+
+
+def daly_interval(dump: float, mtti: float) -> float:
+    """Daly's higher-order interval of work between checkpoints, seconds."""
+    if dump >= 2 * mtti:
+        return mtti
+    ratio = dump / (2 * mtti)
+    return young_interval(dump, mtti) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - dump
+
+
+def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI) -> float:
+    """Mean seconds to an interruption: machine-seconds seen per one seen, the prior as one more."""
+    return (uptime + prior) / (interruptions + 1)
+
+
+def joint_mtti(times: Iterable[float]) -> float:
+    """Mean seconds until any machine of a job is taken, from those of each: for machines that are
+    lost independently of each other the rates add (Daly 2006, section 2).
+    """
+    return 1 / sum(1 / seconds for seconds in times)
+
+
+def price_at(prices: tuple[tuple[float, float], ...], when: float) -> float | None:
+    """The price at ``when``, the last one carried forward; before all of them, the first."""
+    if not prices:
+        return None
+    return prices[max(bisect_right(prices, (when, math.inf)) - 1, 0)][1]
+
+
+def mean_price(prices: tuple[tuple[float, float], ...], begin: float, end: float) -> float | None:
+    """The mean price from ``begin`` to ``end``, weighted by time; None without prices."""
+    price = price_at(prices, begin)
+    if price is None or end <= begin:
+        return price
+    total, at = 0.0, begin
+    for since, later in prices:
+        if begin < since < end:
+            total += price * (since - at)
+            price, at = later, since
+    return (total + price * (end - at)) / (end - begin)
+
+
+def _left(deadline: float, now: float) -> str:
+    return f", {deadline - now:.0f} s left"

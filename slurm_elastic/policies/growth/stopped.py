@@ -1,0 +1,165 @@
+"""Machines that are stopped instead of ended: which may be, which stay so, which are started. Pure.
+
+A machine that is stopped belongs to its node still: it boots with the name, the tags and the user
+data that it had, so it is started for that node alone. A pool keeps so many as its ``stopped``
+says. One ends when it is too old, when a fresh machine would be made otherwise (``recipe``), and
+when the pool keeps fewer, or has lost its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import OFF, Market, Pool
+from slurm_elastic.model.directive import Departure, Directive
+from slurm_elastic.model.memory import Machine, generation_time
+from slurm_elastic.policies.clock_guard import age
+from slurm_elastic.policies.launch.directives import stop_reason
+
+
+class Recipes(Struct, frozen=True, kw_only=True):
+    """The recipes of machines, by the generation of their last start, and that of a fresh one
+    by pool; what is not known is not there.
+    """
+
+    made_of: Mapping[str, str]
+    fresh: Mapping[str, str]
+
+    def changed(self, machine: Machine) -> bool:
+        """Whether a fresh machine would be another one for certain."""
+        fresh = self.fresh.get(machine.pool)
+        return fresh is not None and self.made_of.get(machine.instance.generation) != fresh
+
+    def same(self, machine: Machine) -> bool:
+        """Whether a fresh machine would be the same for certain."""
+        return machine.pool in self.fresh and not self.changed(machine)
+
+
+NO_RECIPES = Recipes(made_of={}, fresh={})
+"""Nothing is known."""
+
+
+def born(machine: Machine) -> float:
+    """When it was first launched (Unix time)."""
+    one = machine.instance
+    return machine.born or generation_time(one.generation) or one.launched
+
+
+def departing(
+    machines: Iterable[Machine], directives: Iterable[Directive], now: float
+) -> dict[str, str]:
+    """By id, by which operator's word these leave."""
+    words = [(d, d.word) for d in directives if d.holds(now) and isinstance(d.word, Departure)]
+    return {
+        m.instance.id: stop_reason(d)
+        for m in machines
+        for d, word in words
+        if m.instance.node in word.nodes and (word.closes or born(m) <= d.starts)
+    }
+
+
+def to_stop(
+    doomed: Iterable[Machine],
+    there: Sequence[Machine],
+    pools: Mapping[str, Pool],
+    recipes: Recipes,
+    now: float,
+) -> list[Machine]:
+    """The machines to be stopped, not ended, as nobody needs them, in their order. ``there``: all
+    live machines and the stopped ones.
+    """
+    kept: list[Machine] = [m for m in there if m.stopped is not None or m.stopping is not None]
+    chosen: list[Machine] = []
+    for machine in doomed:
+        pool = pools.get(machine.pool)
+        if pool is None or not _may_stop(machine, pool, recipes, now):
+            continue
+        held = [m for m in (*kept, *chosen) if m.pool == pool.name]
+        if len(held) < pool.stopped and machine.instance.node not in {
+            m.instance.node for m in held
+        }:
+            chosen.append(machine)
+    return chosen
+
+
+def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> bool:
+    """One that never came up, or that its cloud may take back, is no good to keep."""
+    return (
+        pool.stopped > 0
+        and machine.instance.market is not Market.SPOT
+        and machine.registered is not None
+        and machine.suspending is None
+        and not unfit(machine, pool, now)
+        and recipes.same(machine)
+    )
+
+
+def unfit(machine: Machine, pool: Pool | None, now: float) -> str:
+    """Why a machine is none of its pool's, as that is now; "" where it is."""
+    one = machine.instance
+    if pool is None or one.cloud != pool.cloud or one.node not in pool.nodes:
+        return "the configuration has its node in this pool no more"
+    if one.market not in pool.markets:
+        return f"the pool does not use the {one.market} market any more"
+    if pool.instance_types and one.instance_type not in pool.instance_types:
+        return f"{one.instance_type} is not among the pool's instance types any more"
+    if pool.zones and one.zone not in pool.zones:
+        return f"zone {one.zone} is not among the pool's zones any more"
+    seconds = age(born(machine), now)
+    if pool.max_age is not None and seconds > pool.max_age:
+        return f"it is {seconds:.0f} s old, the pool's maximum is {pool.max_age:.0f} s"
+    return ""
+
+
+def unwanted(
+    stopped: Iterable[Machine],
+    pools: Mapping[str, Pool],
+    recipes: Recipes,
+    leaving: Mapping[str, str],
+    now: float,
+) -> dict[str, str]:
+    """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's
+    word). If there are too many, the oldest end.
+    """
+    found: dict[str, str] = {}
+    left: dict[str, set[str]] = {}
+    for machine in sorted(stopped, key=lambda m: (-born(m), m.instance.id)):
+        one, pool = machine.instance, pools.get(machine.pool)
+        nodes = left.setdefault(machine.pool, set())
+        why = leaving.get(one.id) or unfit(machine, pool, now)
+        if not why and recipes.changed(machine):
+            why = "a fresh machine would be made of another image, user data or settings"
+        most = pool.stopped if pool else 0
+        if not why and len(nodes) >= most:
+            why = f"the pool keeps {most} stopped machine(s)"
+        if not why and one.node in nodes:
+            why = f"node {one.node} has a younger one"
+        if why:
+            found[one.id] = why
+        else:
+            nodes.add(one.node)
+    return found
+
+
+def to_start(
+    stopped: Iterable[Machine],
+    nodes: Collection[str],
+    pool: Pool,
+    recipes: Recipes,
+    now: float,
+) -> list[Machine]:
+    """The stopped machines that may serve these nodes of a pool, the cheapest to run first."""
+    fitting = [
+        m
+        for m in stopped
+        if m.pool == pool.name
+        and m.instance.node in nodes
+        and m.instance.state in OFF
+        and not m.misses
+        and not unfit(m, pool, now)
+        and recipes.same(m)
+    ]
+    by_node = {m.instance.node: m for m in sorted(fitting, key=born)}
+    return list(by_node.values())

@@ -1,0 +1,238 @@
+"""Exclusions: things that are not to be used now, for how long, and how that is told. Pure; daemon
+and simulator go by the same.
+
+Cool-downs: an offer that refused, gave too little or was taken away is asked again later. Breakers:
+a broken image, a closed port or a wrong key make machines that boot, cost and never register with
+Slurm; each job then buys the next ones. After some in a row the pool is paused: nothing is bought
+for it until that is over, then one machine is tried. One alone has its pool, or its offer, rest for
+a short while (``to_rest``), so that its job goes elsewhere first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Market, Offer, Pool
+
+RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
+"""Kinds of exclusions by which offers are ranked."""
+STRIKES_KEPT = 3600.0
+"""How long (s) after its end a cool-down still counts for the length of the next."""
+_PARTS = 4
+"""Parts of an offer's key."""
+DENIED = "Denied"
+"""The code of the cool-down of an offer for which a right is missing: a person has to grant it."""
+NEVER_REGISTERED = "booted but never registered with Slurm"
+TAKEN_OUT = "were taken out of service by Slurm: "
+"""How the machines of a breaker have failed, as its reason says it."""
+
+
+class Excluded:
+    """The exclusions that concern one pool and its offers at one moment: the rule by which ranking,
+    ``explain``, ``status`` and ``offers`` tell that something is not to be used now.
+
+    ``pause``: why nothing is bought for the pool at all, None where something may be; ``trial``:
+    why one machine may be tried at a time, empty where more may. ``jobs`` are those that wait.
+    """
+
+    def __init__(
+        self, pool: Pool, exclusions: Sequence[Exclusion], now: float, jobs: Collection[int] = ()
+    ) -> None:
+        lasting = []
+        self.pause: str | None = None
+        self.trial = ""
+        for one in exclusions:
+            if one.kind == COOL_DOWN and one.until > now:
+                lasting.append(one)
+            elif one.kind == BREAKER and one.scope == pool.name:
+                self.pause, self.trial = paused(one, now), _trial(one)
+        self._pool, self._now = pool, now
+        self._wide = [c for c in lasting if "*" in c.scope or c.scope.count("/") != _PARTS - 1]
+        self._of_offer = {c.scope: c for c in reversed(lasting)}
+        self._no_spot = no_spot(jobs, exclusions, now)
+
+    def among(self, offers: Iterable[Offer]) -> dict[str, str]:
+        """By key, why these are not asked now though their pool may buy; of those that are not."""
+        if not (self._of_offer or self._no_spot):
+            return {}
+        return {offer.key: why for offer in offers if (why := self.why(offer))}
+
+    def why(self, offer: Offer) -> str | None:
+        """Why the offer is not asked now though its pool may buy; None where it may be."""
+        return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
+
+    def _cooling(self, offer: Offer) -> str | None:
+        wide = (c for c in self._wide if _covers(c.scope, self._pool, offer))
+        found = next(wide, None) or self._of_offer.get(offer.key)
+        if found is None:
+            return None
+        left = math.ceil(found.until - self._now)
+        return f"cools down for another {left} s after {found.code}: {found.cause}"
+
+
+def no_spot(jobs: Collection[int], exclusions: Iterable[Exclusion], now: float) -> str | None:
+    """Why no spot machine is bought for these jobs; None where one may be."""
+    mine = {f"job:{job}" for job in jobs}
+    standing = (e for e in exclusions if e.kind == NO_SPOT and e.scope in mine and e.until > now)
+    return next((f"{e.scope.replace(':', ' ')} gets no spot machine: {e.cause}" for e in standing),
+                None)  # fmt: skip
+
+
+def touches(key: str, pool: Pool) -> bool:
+    """Whether a cool-down key may name offers of the pool."""
+    cloud, instance_type, zone, of_market, only = (*key.split("/"), *"****")[:5]
+    return (
+        cloud in ("*", pool.cloud)
+        and only in ("*", pool.name)
+        and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
+        and (not pool.zones or zone in ("*", *pool.zones))
+        and of_market in ("*", *pool.markets)
+    )
+
+
+def rest_key(pool: Pool) -> str:
+    """The key of a cool-down of all offers, but for this pool only."""
+    return f"{pool.cloud}/*/*/*/{pool.name}"
+
+
+def _covers(key: str, pool: Pool, offer: Offer) -> bool:
+    """Whether a cool-down key (parts may be ``*``) names the offer, for that pool."""
+    wanted, actual = key.split("/"), offer.key.split("/")
+    if len(wanted) == len(actual) + 1:
+        actual.append(pool.name)
+    return len(wanted) == len(actual) and all(
+        w in ("*", a) for w, a in zip(wanted, actual, strict=True)
+    )
+
+
+# cool-downs
+
+
+def keys_of(offer: Offer) -> tuple[str, str, str]:
+    """The keys of cool-downs: the offer's own, its market's in the cloud, and the whole cloud's."""
+    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"
+
+
+def after_refusal(
+    key: str, strikes: int, now: float, seconds: float, longest: float, code: str, reason: str
+) -> Exclusion:
+    """The cool-down of ``key`` after one refusal more: ``seconds``, doubled with each of the
+    ``strikes`` before it in a row, up to ``longest``.
+    """
+    until = now + min(seconds * 2**strikes, max(longest, seconds))
+    return Exclusion(
+        kind=COOL_DOWN, scope=key, until=until, code=code, cause=reason, count=strikes + 1
+    )
+
+
+def after_partial(key: str, given: int, wanted: int, now: float, seconds: float) -> Exclusion:
+    """An offer that gave some machines is empty for now, but refused nothing: its next cool-down
+    does not grow.
+    """
+    return Exclusion(
+        kind=COOL_DOWN,
+        scope=key,
+        until=now + seconds,
+        code="Partial",
+        cause=f"gave {given} of {wanted} machines",
+        count=0,
+    )
+
+
+def after_interruption(key: str, machine: str, now: float, seconds: float) -> Exclusion:
+    """An offer that was just taken away is hardly to be had again at once."""
+    return Exclusion(
+        kind=COOL_DOWN,
+        scope=key,
+        until=now + seconds,
+        code="interruption",
+        cause=f"machine {machine} is taken away",
+        count=1,
+    )
+
+
+def strikes_of(exclusions: Iterable[Exclusion], key: str, now: float) -> int:
+    """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was over an
+    hour ago or longer.
+    """
+    since = now - STRIKES_KEPT
+    known = (
+        c.count for c in exclusions if c.kind == COOL_DOWN and c.scope == key and c.until > since
+    )
+    return next(known, 0)
+
+
+# breakers
+
+
+def after_failures(
+    before: Exclusion,
+    count: int,
+    now: float,
+    *,
+    limit: int,
+    cool_down: float,
+    words: str = NEVER_REGISTERED,
+) -> Exclusion:
+    """The pool's breaker when ``count`` more machines have failed: ``words`` say how.
+
+    It opens at ``limit`` in a row, and anew when the machine that was tried fails, too. One that is
+    open stays so no longer for the machines that were on their way.
+    """
+    failures = before.count + count
+    tried = before.until and before.until <= now
+    if not tried and (before.until or failures < limit):
+        return replace(before, count=failures, cause=before.cause if before.until else words)
+    reason = f"{failures} machines in a row {words}"
+    return Exclusion(
+        kind=BREAKER, scope=before.scope, count=failures, until=now + cool_down, cause=reason
+    )
+
+
+def paused(breaker: Exclusion | None, now: float) -> str | None:
+    """Why nothing is bought for the pool now, if so."""
+    if breaker is None or not breaker.until or breaker.until <= now:
+        return None
+    left = breaker.until - now
+    return f"pool {breaker.scope} is paused for another {left:.0f} s: {breaker.cause}"
+
+
+def _trial(breaker: Exclusion) -> str:
+    if not breaker.until:
+        return ""
+    return f"pool {breaker.scope} is tried with one machine, as {breaker.cause}"
+
+
+def sickly(breaker: Exclusion) -> bool:
+    """Whether its last machines did register, and Slurm took them out of service after that: the
+    next one that registers proves nothing then.
+    """
+    return TAKEN_OUT in breaker.cause
+
+
+class Boot(Struct, frozen=True, kw_only=True):
+    """How a machine's boot went: its offer, when it was launched, and when its node registered."""
+
+    offer: str
+    launched: float
+    registered: float | None = None
+
+
+def to_rest(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
+    """The things not to be asked for a while after these machines of a pool did not register (keys
+    of cool-downs): ``pool``, the key of all of it, as an image, a network or a key is at fault
+    mostly.
+
+    Where a machine of the pool (``others``) has registered since one of them was launched, the pool
+    works: only offers of which none has. Nothing, where one has of each: single machines fail.
+    """
+    since = min(boot.launched for boot in failed)
+    proofs = [b for b in others if b.registered is not None and b.registered >= since]
+    if not proofs:
+        return (pool,)
+    proven = {boot.offer for boot in proofs}
+    return tuple(dict.fromkeys(b.offer for b in failed if b.offer not in proven))

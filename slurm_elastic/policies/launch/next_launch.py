@@ -1,0 +1,98 @@
+"""The next launch for nodes that Slurm waits for. Pure.
+
+One decision is one launch on one offer. Its outcome (machines, a refusal, an offer that cools down)
+is part of what the next decision is made from, until all nodes have machines, the rest may wait for
+their turn to boot, or no offer is left. The daemon and the simulator both decide by it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import NodeRequest, Offer, Placement, Ranked
+from slurm_elastic.policies.launch.boots import turn
+from slurm_elastic.policies.launch.gang import Gang, part_of, select
+from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, rank, serving
+
+WORTH_A_CALL = 20
+"""Machines for which a launch waits, where the cloud lets few start at a time and more are wanted.
+"""
+_NO_BOUND = (sys.maxsize, "")
+
+
+class NextLaunch(Struct, frozen=True, kw_only=True):
+    """The next launch: ``nodes``, for these ``jobs``, on the first of ``offers``; the others are
+    those of the same market that the cloud may use instead, as each could serve all ``nodes``
+    within every bound, best first. No nodes where no offer can serve, or where ``waiting`` nodes
+    could be had but so many machines boot already that they wait for their turn (``cap`` says at
+    which bound). ``spare`` more nodes could be had, but not for these, which are of use together
+    only.
+    """
+
+    placement: Placement
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[int, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    spare: int = 0
+    waiting: tuple[str, ...] = ()
+    cap: str = ""
+
+
+def next_launch(
+    request: NodeRequest,
+    todo: Sequence[Gang],
+    had: Collection[str],
+    offers: Sequence[Offer],
+    scope: Scope,
+    now: float,
+    *,
+    caps: Sequence[tuple[str, int | None]] = (),
+    startable: int | None = None,
+    keys: Sequence[str] = DEFAULT_KEYS,
+    choices: int = 0,
+) -> NextLaunch:
+    """Decide the next launch of ``request``, of whose nodes ``had`` have machines already.
+
+    ``todo`` are its gangs (``gang.gangs``), ``caps`` how many machines may boot at once by scope
+    (None: any number), ``startable`` how many the cloud's API would start now (None: any number),
+    and among ``choices`` further offers the cloud can choose in one launch.
+    """
+    left = tuple(n for n in request.nodes if n not in had)
+    first = rank(part_of(request, left), offers, scope, now, keys)
+    room = sum(r.room for r in serving(first.request, offers, scope, now, keys, first=first))
+    nodes = select(todo, had, room)
+    bounds = (turn(caps, scope.booting), _api_bound(request.pool.cloud, startable, len(nodes)))
+    allowed, cap = min(bounds)
+    if nodes and not allowed:
+        return NextLaunch(placement=first, spare=room - len(nodes), waiting=nodes, cap=cap)
+    if not nodes:
+        return NextLaunch(placement=first, spare=room)
+    whole = tuple(nodes) == left
+    placement = first if whole else rank(part_of(request, nodes), offers, scope, now, keys)
+    nodes = nodes[: min(placement.ranked[0].room, allowed)]
+    return NextLaunch(
+        placement=placement,
+        nodes=nodes,
+        jobs=part_of(request, nodes).jobs,
+        offers=_offers(placement.ranked, len(nodes), choices),
+    )
+
+
+def _offers(ranked: Sequence[Ranked], count: int, choices: int) -> tuple[Offer, ...]:
+    """The best, and up to so many ``choices`` more of its market with room for as many nodes."""
+    best, *others = ranked
+    market = best.offer.market
+    fitting = (r.offer for r in others if r.offer.market is market and r.room >= count)
+    return (best.offer, *islice(fitting, choices))
+
+
+def _api_bound(cloud: str, startable: int | None, count: int) -> tuple[int, str]:
+    """How many of ``count`` machines the cloud's API starts now, and that bound in words."""
+    if startable is None or startable >= count:
+        return _NO_BOUND
+    words = f"the API of cloud {cloud} starts only so many machines a second"
+    return (startable if startable >= WORTH_A_CALL else 0), words

@@ -1,0 +1,330 @@
+"""The first machine of a cloud, step by step: how far it is, and why it got no further. Pure.
+
+The words are those of the clouds' APIs, of slurmctld's log, of Slurm's reasons and of consoles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import product
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+
+
+class Step(StrEnum):
+    """The steps in their order; each is told with how long it took."""
+
+    ASKED = "asked"
+    LAUNCHED = "launched"
+    RUNNING = "running"
+    ADDRESS = "address"
+    REACHED = "reached"
+    REGISTERED = "registered"
+    JOB = "job"
+    ENDED = "ended"
+
+
+MEANING = {
+    Step.ASKED: "slurmctld has called ResumeProgram for the node",
+    Step.LAUNCHED: "the cloud took the order",
+    Step.RUNNING: "the cloud says that the machine runs",
+    Step.ADDRESS: "it has an address",
+    Step.REACHED: "somebody answers at its port",
+    Step.REGISTERED: "slurmd has registered with slurmctld",
+    Step.JOB: "a job of one node has run on it",
+    Step.ENDED: "the machine is ended",
+}
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """One look. ``machine``: the ledger's, launched since the start; ``refused``: why the daemon
+    gave the node back; ``answers``: whether somebody took a connection (None: not tried).
+    """
+
+    node: SlurmNode | None
+    machine: Machine | None = None
+    refused: str = ""
+    answers: bool | None = None
+
+
+def reached(seen: Seen, before: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps up to the registration that have been made, in their order. ``before``: what
+    earlier looks have seen; a step once made stays made.
+    """
+    node, machine = seen.node, seen.machine
+    up = node is not None and phase(node) is Phase.UP and not is_down(node)
+    powers_up = node is not None and phase(node) is Phase.POWERING_UP
+    asked = machine is not None or powers_up or bool(seen.refused)
+    runs = machine is not None and machine.instance.state is InstanceState.RUNNING
+    known = machine is not None and bool(machine.instance.address)
+    made = {
+        Step.ASKED: asked or up,
+        Step.LAUNCHED: machine is not None,
+        Step.RUNNING: runs or bool(seen.answers),
+        Step.ADDRESS: known,
+        Step.REACHED: bool(seen.answers),
+        Step.REGISTERED: up and machine is not None,
+    }
+    last = max((n for n, step in enumerate(made) if made[step] or step in before), default=-1)
+    return tuple(made)[: last + 1]
+
+
+class Rest(Struct, frozen=True, kw_only=True):
+    """The traces of a trial, read in this order, as a power-up goes on in it: Slurm's node (None:
+    no answer), whether a request of the node waits, whether a launch for it is not answered yet,
+    its machines since the start, and whether slurm-elasticd has given the node back.
+    """
+
+    node: SlurmNode | None
+    requested: bool = False
+    launching: bool = False
+    machines: tuple[Machine, ...] = ()
+    refused: bool = False
+
+
+def is_over(rest: Rest) -> bool:
+    """Whether no machine is left and none can come any more. Where none was ever seen, the
+    ResumeProgram that slurmctld has called may not have written its request yet: then the node has
+    to be powered down first, which takes SuspendTimeout.
+    """
+    node = rest.node
+    if node is None or phase(node) is Phase.POWERING_UP or rest.requested or rest.launching:
+        return False
+    if any(machine.ended is None for machine in rest.machines):
+        return False
+    return bool(rest.machines) or rest.refused or phase(node) is Phase.POWERED_DOWN
+
+
+class Cause(Struct, frozen=True):
+    """A mistake of first days: its name, the words by which it is known, and what to do. ``weak``
+    words may as well come of another mistake: they count where nothing else is known.
+    """
+
+    name: str
+    words: str
+    remedy: str
+    weak: bool = False
+
+
+SLURMCTLD = "slurmctld: "
+"""Before what one of Slurm's commands says that got no answer."""
+HEADLESS = "Unable to contact slurm controller"
+NAMELESS = (
+    r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"
+)
+"""The output of a slurmd that does not reach slurmctld, or cannot look its name up."""
+_HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "no answer of slurmctld", rf"^{SLURMCTLD}",
+        "`scontrol ping`, and slurmctld's log: it is down, hangs or has too much to do",
+    ),
+    Cause(
+        "clock off",
+        r"RequestExpired|RequestTimeTooSkewed|Signature (?:expired|not yet current)"
+        r"|(?:Expired|Rewound) credential|out of sync clocks|clock skew",
+        "set the clocks of head and machine by NTP (`chronyc tracking`, `slurm-elastic doctor`)",
+    ),
+    Cause(
+        "expired credentials",
+        r"AuthFailure|ExpiredToken|UnrecognizedClient|InvalidClientTokenId|UnauthorizedOperation"
+        r"|credentials|[Uu]nauthori[sz]ed|\b401\b|authentication required"
+        r"|couldn't be authenticated",
+        "renew what the services use (docs/install.md says where it is); `slurm-elastic doctor`",
+    ),
+    Cause(
+        "quota",
+        r"LimitExceeded|[Qq]uota|CountExceeded|exceeds? .{0,40}limit",
+        "have the cloud raise the account's quota, or lower the pool's max_nodes",
+    ),
+    Cause(
+        "wrong image",
+        r"InvalidAMIID|[Ii]mage \S+ (?:is not|could not be|not) ?(?:found|available)?"
+        r"|no image (?:fits|of)|No such image|manifest unknown"
+        r"|slurmd: (?:command )?not found|executable file not found"
+        r"|No such file or directory: '?\S*slurmd",
+        "name an image of this region that has slurmd and munge (docs/joining.md)",
+    ),
+    Cause(
+        "wrong munge key",
+        r"Invalid credential|munge key not brought|Munge decode failed|authentication key",
+        "give the machine the head's /etc/munge/munge.key (docs/joining.md)",
+    ),
+    Cause(
+        "wrong key of auth/slurm",
+        r"could not find kid|token received for expired key|slurm\.jwks not brought",
+        "slurm-elastic key rotate, or give the image its cloud's keys (docs/keys.md)",
+    ),
+    Cause(
+        "other Slurm release",
+        r"[Pp]rotocol [Vv]ersion|[Ii]ncompatible versions|[Vv]ersion mismatch",
+        "install the head's release of Slurm in the image (`scontrol version`, `slurmd -V`)",
+    ),
+    Cause(
+        "name that does not resolve",
+        r"Name or service not known|[Cc]ould not resolve|getaddrinfo|Temporary failure in name"
+        r"|No address associated with hostname|Unable to resolve"
+        r"|Name resolution|EndpointConnectionError|Could not connect to the endpoint",
+        "use a name that the machine (or the head) can resolve, or an address, in join.head or the "
+        "endpoint",
+    ),
+    Cause(
+        "full disk",
+        r"No space left on device|SlurmdSpoolDir is full|disk is full",
+        "give the image a larger disk",
+    ),
+    Cause(
+        "missing user",
+        r"uid \d+ not found|[Nn]o such user|unknown user|[Ii]nvalid user|User not found on host"
+        r"|getpwuid failed|user '?slurm'? (?:is unknown|does not exist)",
+        "the image needs the site's users with the head's uids, SlurmUser and munge among them",
+    ),
+    Cause("wrong head address", r"nobody answers at join\.head", _HEAD),
+    Cause(
+        "no route",
+        r"No route to host|Network is unreachable|timed out|did not answer in"
+        r"|does not reach join\.head",
+        "route and firewall between head and machine: SlurmctldPort, SlurmdPort, 22 where join.ssh",
+    ),
+    Cause(
+        "wrong head address",
+        rf"{HEADLESS}|fetch_config: DNS SRV|Unable to register|Zero Bytes were transmitted",
+        _HEAD, weak=True,
+    ),
+    Cause(
+        "closed port",
+        r"Connection refused|refuses the connection",
+        "slurmd does not run there, or another port: look at the console, and at SlurmdPort and "
+        "firewall of the image", weak=True,
+    ),
+    Cause(
+        "no capacity or no room",
+        r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused|cools? down"
+        r"|has no offers|No valid host",
+        "`slurm-elastic offers` says what is in the way",
+    ),
+)  # fmt: skip
+"""Looked for in this order: a more special one comes before one whose words it may contain."""
+
+USUAL: dict[Step, tuple[str, ...]] = {
+    Step.ASKED: (
+        "the include line is not in slurm.conf, or slurmctld was not restarted since (conf check)",
+        "ResumeProgram cannot be run by SlurmUser (slurmctld's log)",
+    ),
+    Step.LAUNCHED: (
+        "slurm-elasticd does not run or cannot reach the cloud (doctor)",
+        "credentials, quota, image, or no offer within the caps (offers)",
+    ),
+    Step.RUNNING: ("the cloud is slow or has stopped it: its console says more",),
+    Step.ADDRESS: ("the subnet or network gives no address",),
+    Step.REACHED: (
+        "no route or a firewall between head and machine",
+        "slurmd does not start: no slurmd or munge in the image, wrong join.head",
+    ),
+    Step.REGISTERED: (
+        "another munge key, another Slurm release, or a clock that is off (slurmctld's log)",
+        "the machine cannot reach SlurmctldPort of join.head",
+        "less memory or CPUs than the pool promises",
+    ),
+    Step.JOB: ("the user or the home directory is not on the machine", "a Prolog fails there"),
+    Step.ENDED: ("the cloud does not answer: slurm-elasticd tries again until it does",),
+}
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Where it stopped, the cause by its ``name`` (empty: not known) in ``words``, and what to do;
+    ``usual`` causes of that step where it is not known.
+    """
+
+    step: Step
+    name: str = ""
+    words: str = ""
+    remedy: str = ""
+    usual: tuple[str, ...] = ()
+
+
+def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
+    """By the first piece of ``evidence`` that has a cause's words; the best comes first."""
+    pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
+    for weak in (False, True):
+        for piece, cause in product(pieces, CAUSES):
+            if cause.weak is weak and re.search(cause.words, piece):
+                words = with_release(piece)
+                return Diagnosis(step=step, name=cause.name, words=words, remedy=cause.remedy)
+    return Diagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
+
+
+RELEASES = {
+    36: "20.11", 37: "21.08", 38: "22.05", 39: "23.02", 40: "23.11", 41: "24.05", 42: "24.11",
+    43: "25.05", 44: "25.11", 45: "26.05",
+}  # fmt: skip
+"""Slurm's releases by the upper byte of their protocol's version (slurm_protocol_common.h)."""
+_PROTOCOL = re.compile(r"[Pp]rotocol [Vv]ersion (\d+)")
+
+
+def with_release(words: str) -> str:
+    """The words with the release of Slurm that speaks the protocol in them."""
+
+    def named(found: re.Match[str]) -> str:
+        release = RELEASES.get(int(found[1]) >> 8)
+        return f"{found[0]} (Slurm {release}'s)" if release else found[0]
+
+    return _PROTOCOL.sub(named, words)
+
+
+LOG_WORDS = re.compile(
+    r"Munge decode failed|[Ii]nvalid credential|Expired credential|Rewound credential|out of sync"
+    r"|[Pp]rotocol [Vv]ersion|[Ii]ncompatible|getaddrinfo|node configuration|Low RealMemory"
+)
+
+
+def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
+    """The lines of slurmctld's log that tell why a node does not come, newest first: of this node,
+    or of whoever could not be understood. First comes what tells most:
+    by how much clocks differ, then the number of a protocol.
+    """
+    read = [line.strip() for line in lines]
+    told = [line for line in read if "error" in line or LOG_WORDS.search(line)]
+    mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
+    newest = mine[::-1]
+    return (*_clocks(read), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
+
+
+def reason_set(lines: Iterable[str], node: str) -> str:
+    """The reason that slurmctld's log has last for the node, and that is not ours; empty: none. The
+    node itself has it no more where a service has powered it down for it already.
+    """
+    found = re.compile(rf"\bnode {re.escape(node)} reason set to: (?!{re.escape(OUR_MARK)})(.+)$")
+    told = [match[1].strip() for line in lines if (match := found.search(line))]
+    return told[-1] if told else ""
+
+
+_MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")
+
+
+NEVER = 1970
+"""The year of both times where a credential cannot be read, as with another key."""
+_CTIME = "%a %b %d %H:%M:%S %Y"
+
+
+def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
+    """By how much the clock of a credential's sender is off, as slurmctld prints both times."""
+    found = [match for line in lines if (match := _MUNGED.search(line))]
+    times = {
+        match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in found
+    }  # both are of one zone, and only their difference is told
+    if len(times) < 2 or any(when.year == NEVER for when in times.values()):
+        return ()
+    off = (times["ENCODED"] - times["DECODED"]).total_seconds()
+    way = "ahead of" if off > 0 else "behind"
+    return (f"out of sync clocks: the sender's is {abs(off):.0f} s {way} the head's",)

@@ -1,0 +1,429 @@
+"""Why a pending job gets no machine of a pool: the first predicate that fails, in words. Pure.
+
+The predicates are those by which the submit filter lists our partitions, by which growth policies
+count a job as a pool's, and by which Slurm and the ledger's bounds keep it from starting; a row of
+``PREDICATES`` each, in the order in which a person would have to put them right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
+from slurm_elastic.policies.nodes.out_of_service import ill
+
+_KEPT = (
+    "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",
+    "Deadline", "Dependency", "FedJobLock", "Invalid", "JobArrayTaskLimit", "JobHeld",
+    "JobLaunchFailure", "Licenses", "MaxMemPerLimit", "MaxRequeue", "OutOfMemory", "Partition",
+    "Prolog", "QOS", "Reservation", "SystemFailure",
+)  # fmt: skip
+"""How the reasons (squeue(1), JOB REASON CODES) begin for which a job would start on no machine,
+however many there were. PartitionConfig and the like say that it fits none of the partition.
+"""
+_WORDS: Mapping[str, str] = {
+    "AccountNotAllowed": "its account may not use the partition",
+    "Assoc": "a limit of its account or user is reached (sacctmgr show assoc)",
+    "BadConstraints": "no node of its partitions has what it asks for",
+    "BeginTime": "its begin time has not come",
+    "Dependency": "it waits for the jobs that it depends on",
+    "DependencyNeverSatisfied": "a job that it depends on failed, so it never starts",
+    "InvalidAccount": "Slurm does not know its account",
+    "InvalidQOS": "Slurm does not know its QOS",
+    "JobArrayTaskLimit": "as many tasks of its array run as it allows",
+    "JobHeld": "it is held (scontrol release)",
+    "JobHeldAdmin": "an admin holds it",
+    "JobHeldUser": "it is held by its user (scontrol release)",
+    "Licenses": "it waits for licences",
+    "MaxRequeue": "it was requeued too often, and is held (scontrol release)",
+    "PartitionDown": "the partition takes no job to its nodes",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
+    "PartitionTimeLimit": "its time limit is over the partition's",
+    "Priority": "jobs with a higher priority come first",
+    "QOS": "a limit of its QOS is reached (sacctmgr show qos)",
+    "QOSNotAllowed": "its QOS may not use the partition",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "Reservation": "it waits for its reservation",
+    "Resources": "it waits for nodes that are busy, or on their way",
+}
+"""Reasons of squeue(1) in plain words, by how they begin; the longest counts."""
+_GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
+_NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
+"""Kinds of trackable resources that are no gres, but stand in the same fields."""
+_EXPRESSION = frozenset("|[]()*!")
+
+
+class PoolCase(Struct, frozen=True, kw_only=True):
+    """The facts that bear on any job in one pool. ``partition`` is its cloud's, which lets
+    ``accounts``, ``groups`` and ``qos`` in (empty: all) for ``max_time`` s at most;
+    ``interactive``: srun and salloc wait long enough for its machines. ``most`` nodes of it may
+    ever be up together, ``cloud_most`` of its cloud. ``nodes`` are its own by Slurm (None: not
+    known). ``bar`` is why none of its machines starts now, ``unlisted`` why no job is given
+    partitions of ours.
+    """
+
+    pool: Pool
+    partition: str
+    accounts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    max_time: float | None = None
+    interactive: bool
+    most: int = 0
+    cloud_most: int | None = None
+    nodes: Mapping[str, SlurmNode] | None = None
+    bar: str = ""
+    unlisted: str = ""
+
+
+class Asker(Struct, frozen=True, kw_only=True):
+    """Who waits: the job, its user's Unix groups (None: not known), the site's ``default``
+    partition, ``ours``, ``now``, and SlurmUser.
+    """
+
+    job: SlurmJob
+    now: float
+    groups: frozenset[str] | None = None
+    default: str = ""
+    ours: frozenset[str] = frozenset()
+    slurm_user: str = "slurm"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """``predicate`` names the first that fails, ``reason`` says it; with ``slurm`` none of ours
+    does, and the reason is Slurm's own.
+    """
+
+    cloud: str
+    pool: str
+    predicate: str
+    reason: str
+
+
+class _Question(Struct, frozen=True, kw_only=True):
+    """One job and one pool; ``together`` nodes that fit the job may be up at a time."""
+
+    asker: Asker
+    case: PoolCase
+    together: int = 0
+
+    @property
+    def job(self) -> SlurmJob:
+        return self.asker.job
+
+    @property
+    def listed(self) -> bool:
+        """Whether the job may start in the partition as far as its list goes."""
+        return self.case.partition in self.job.partitions
+
+
+def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
+    """One for each pool, in their order."""
+    found = []
+    for case in cases:
+        mates = [c for c in cases if c.partition == case.partition and could_run(asker.job, c.pool)]
+        together = sum(mate.most for mate in mates)
+        if case.cloud_most is not None:
+            together = min(together, case.cloud_most)
+        found.append(_first(_Question(asker=asker, case=case, together=together)))
+    return tuple(found)
+
+
+def _first(question: _Question) -> Verdict:
+    pool = question.case.pool
+    for name, predicate in PREDICATES:
+        why = predicate(question)
+        if why:
+            return Verdict(cloud=pool.cloud, pool=pool.name, predicate=name, reason=why)
+    told = f"Slurm has not asked for a machine yet: {told_by_slurm(question.job)}"
+    return Verdict(cloud=pool.cloud, pool=pool.name, predicate="slurm", reason=told)
+
+
+def is_kept(job: SlurmJob, at: float) -> bool:
+    """Whether something else than machines keeps the job; a begin time's reason outlives it."""
+    if job.reason == "BeginTime":
+        return job.start > at
+    return job.is_held_by_slurm or job.reason.startswith(_KEPT)
+
+
+def told_by_slurm(job: SlurmJob) -> str:
+    """Slurm's reason for which the job is pending, with what it means."""
+    reason = job.reason
+    if reason in ("", "None"):
+        return "slurmctld has not looked at it yet"
+    if job.is_held_by_slurm:
+        return (
+            f"Slurm holds it since its script ended with {job.exit_code or 'an error'}"
+            " (--requeue=expedite or RequeueExitHold); scontrol release starts it again"
+        )
+    key = max((k for k in _WORDS if reason.startswith(k)), key=len, default=None)
+    words = f"{reason}: {_WORDS[key]}" if key else f"{reason} (squeue(1), JOB REASON CODES)"
+    return f"{words} ({job.description})" if job.description else words
+
+
+def could_run(job: SlurmJob, pool: Pool) -> bool:
+    """Whether a node of the pool could be the job's: plain features, gres, cpus, memory."""
+    return not (
+        lacks_features(job, pool)
+        or lacks_gres(job, pool)
+        or lacks_cpus(job, pool)
+        or lacks_memory(job, pool)
+    )
+
+
+def need(job: SlurmJob, pool: Pool) -> int:
+    """How many nodes of the pool the job takes."""
+    gres = [
+        math.ceil(wanted / have)
+        for name, wanted in _gres_named(job.job_gres)
+        if (have := _gres_of(pool, name))
+    ]
+    return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
+
+
+def features(pool: Pool) -> tuple[str, ...]:
+    """The names that ``--constraint`` may have: the pool's own features, its cloud, the pool."""
+    return tuple(dict.fromkeys((*pool.features, pool.cloud, pool.name)))
+
+
+def most_nodes(pool: Pool, price: float, caps: Iterable[float | None]) -> int:
+    """Nodes of the pool that may ever be up together, of which each costs ``price`` under the
+    ``caps`` ($/h): a larger job would wait for them for ever.
+    """
+    most = [len(pool.nodes)] if pool.max_nodes is None else [len(pool.nodes), pool.max_nodes]
+    most += [int(cap / price + 1e-9) for cap in caps if cap is not None and price]
+    return min(most)
+
+
+def lacks_features(job: SlurmJob, pool: Pool) -> str:
+    """An expression of features is Slurm's to judge."""
+    if not job.features or set(job.features) & _EXPRESSION:
+        return ""
+    wanted = (word.strip() for word in job.features.replace("&", ",").split(","))
+    lacking = [word for word in wanted if word and word not in features(pool)]
+    return f"its nodes lack the feature {', '.join(lacking)} (--constraint)" if lacking else ""
+
+
+def lacks_gres(job: SlurmJob, pool: Pool) -> str:
+    """``gpu`` counts every type, ``gpu:a100`` that one only. A wish for all its nodes
+    together (--gpus) Slurm may meet from as many nodes as it likes.
+    """
+    for text, together in ((job.gres, False), (job.job_gres, True)):
+        for name, wanted in _gres_named(text):
+            have = _gres_of(pool, name)
+            if have == 0 or (wanted > have and not together):
+                return f"its nodes have {have} {name}, the job asks for {wanted}"
+    return ""
+
+
+def _gres_named(text: str) -> Iterable[tuple[str, int]]:
+    """Each gres of such a text, and how many; what cannot be read is Slurm's to judge."""
+    for item in re.split(r"[ ,]+", text):
+        match = _GRES.fullmatch(item)
+        if match is not None and match["name"].partition(":")[0] not in _NO_GRES:
+            yield match["name"], int(match["count"] or 1)
+
+
+def _gres_of(pool: Pool, name: str) -> int:
+    return sum(
+        count for key, count in pool.gres.items() if key == name or key.startswith(f"{name}:")
+    )
+
+
+def lacks_cpus(job: SlurmJob, pool: Pool) -> str:
+    if job.node_cpus <= pool.cpus:
+        return ""
+    return f"its nodes have {pool.cpus} CPUs, the job asks for {job.node_cpus} on one"
+
+
+def lacks_memory(job: SlurmJob, pool: Pool) -> str:
+    wanted = max(job.node_memory, job.cpu_memory * max(job.node_cpus, 1))
+    if wanted <= pool.real_memory:
+        return ""
+    return f"its nodes have {pool.real_memory} MiB, the job asks for {wanted} on one"
+
+
+def _named(question: _Question) -> str:
+    """The filter leaves a job alone whose user chose where it runs."""
+    job, partition = question.job, question.case.partition
+    if question.listed:
+        return ""
+    theirs = {question.asker.default, *question.asker.ours, ""}
+    others = [name for name in job.partitions if name not in theirs]
+    if question.asker.default and others:
+        return (
+            f"the job names partition {','.join(others)}; one that names none may get {partition}"
+        )
+    for what, given in (
+        ("nodes (-w)", job.required), ("nodes to avoid (-x)", job.excluded),
+        ("a reservation", job.reservation),
+    ):  # fmt: skip
+        if given:
+            return f"the job names {what}: the submit filter leaves such a job alone"
+    return ""
+
+
+def _account(question: _Question) -> str:
+    return _not_in("account", question.job.account, question.case.accounts, question)
+
+
+def _qos(question: _Question) -> str:
+    return _not_in("QOS", question.job.qos, question.case.qos, question)
+
+
+def _not_in(what: str, own: str, allowed: Collection[str], question: _Question) -> str:
+    """Slurm itself has let a job in that it would start, by the account's parent perhaps."""
+    let_in = question.listed and not question.job.reason.startswith((*_KEPT[:2], "QOSNot", "Inv"))
+    if let_in or not allowed or own.lower() in {name.lower() for name in allowed}:
+        return ""
+    names = ", ".join(sorted(allowed))
+    if not own:
+        return f"only {what} {names} may use it, and the job has none that Slurm knows"
+    return f"{what} {own} may not use it; only {names} may (who in slurm-elastic.yaml)"
+
+
+def _group(question: _Question) -> str:
+    groups, allowed = question.asker.groups, question.case.groups
+    if groups is None or not allowed or groups & set(allowed):
+        return ""
+    of = question.job.user or "its user"
+    return f"{of} is in none of the groups that may use it: {', '.join(allowed)}"
+
+
+def _interactive(question: _Question) -> str:
+    if question.listed or question.job.batch or question.case.interactive:
+        return ""
+    return "srun and salloc give up before its machines may have booted: submit it by sbatch"
+
+
+def _requeue(question: _Question) -> str:
+    if question.listed or question.job.requeue or Market.SPOT not in question.case.pool.markets:
+        return ""
+    return "it has spot machines, and the job may not be requeued (sbatch --requeue)"
+
+
+def _time(question: _Question) -> str:
+    limit, most = question.job.limit, question.case.max_time
+    if limit is None or most is None or limit <= most:
+        return ""
+    return f"the job's time limit is {_span(limit)}, the partition's {_span(most)} (sbatch -t)"
+
+
+def _span(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _size(question: _Question) -> str:
+    wanted = need(question.job, question.case.pool)
+    if wanted <= question.together:
+        return ""
+    return (
+        f"the job asks for {wanted} nodes, and {question.together} such can be up together at most"
+    )
+
+
+def _unlisted(question: _Question) -> str:
+    if question.listed:
+        return ""
+    partition = question.case.partition
+    now = ",".join(filter(None, question.job.partitions))
+    why = question.case.unlisted or (
+        f"the job is for {now} only: its user named that, or the submit filter left it alone"
+    )
+    return f"{why}; do: scontrol update jobid={question.job.label} partition={now},{partition}"
+
+
+def _kept(question: _Question) -> str:
+    job, now = question.job, question.asker.now
+    return told_by_slurm(job) if is_kept(job, now) and not job.is_requeue_hold(now) else ""
+
+
+def _requeued(question: _Question) -> str:
+    """It passes by itself: whatever else there is to tell comes before."""
+    job, now = question.job, question.asker.now
+    if not job.is_requeue_hold(now):
+        return ""
+    return f"it was requeued: Slurm starts it in {job.begin - now:.0f} s at the earliest"
+
+
+def _bar(question: _Question) -> str:
+    return question.case.bar
+
+
+def _health(question: _Question) -> str:
+    """Nodes that take no job, by the reason of most of them."""
+    nodes = question.case.nodes
+    if nodes is None:
+        return ""
+    out, reason = out_of_service(nodes.values(), question.asker.slurm_user)
+    busy = sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in nodes.values())
+    if not out or len(nodes) - out - busy >= _own_part(question):
+        return ""
+    also = f" and {busy} are busy" if busy > 1 else " and 1 is busy" if busy else ""
+    return f"{out} of its {len(nodes)} nodes take no jobs{also}: {reason}"
+
+
+def _own_part(question: _Question) -> int:
+    """Nodes of this pool that the job could do with; others may be another pool's."""
+    pool = question.case.pool
+    return min(need(question.job, pool), len(pool.nodes))
+
+
+def out_of_service(nodes: Iterable[SlurmNode], slurm_user: str) -> tuple[int, str]:
+    """How many are down or drained, and why most of them are."""
+    reasons: Counter[str] = Counter()
+    for node in nodes:
+        if is_down(node) or is_drained(node):
+            ails = ill(node, slurm_user)
+            words = node.reason.removeprefix(HOLD_MARK).strip()
+            reasons[str(ails) if ails else words or "without a reason"] += 1
+    return reasons.total(), reasons.most_common(1)[0][0] if reasons else ""
+
+
+def _in_use(question: _Question) -> str:
+    nodes = question.case.nodes
+    busy = [node for node in (nodes or {}).values() if is_busy(node)]
+    if not nodes or len(nodes) - len(busy) >= _own_part(question):
+        return ""
+    return f"{len(busy)} of its {len(nodes)} nodes are in use"
+
+
+_Predicate = Callable[[_Question], str]
+PREDICATES: tuple[tuple[str, _Predicate], ...] = (
+    ("partition", _named),
+    ("account", _account),
+    ("qos", _qos),
+    ("group", _group),
+    ("interactive", _interactive),
+    ("requeue", _requeue),
+    ("time", _time),
+    ("features", lambda q: lacks_features(q.job, q.case.pool)),
+    ("gres", lambda q: lacks_gres(q.job, q.case.pool)),
+    ("cpus", lambda q: lacks_cpus(q.job, q.case.pool)),
+    ("memory", lambda q: lacks_memory(q.job, q.case.pool)),
+    ("size", _size),
+    ("filter", _unlisted),
+    ("kept", _kept),
+    ("bound", _bar),
+    ("health", _health),
+    ("in use", _in_use),
+    ("requeued", _requeued),
+)
+
+
+def grouped(found: Sequence[Verdict]) -> list[tuple[str, tuple[str, ...], str]]:
+    """Cloud, pools and reason: pools of one cloud with the same reason together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.cloud, one.reason), []).append(one.pool)
+    return [(cloud, tuple(pools), reason) for (cloud, reason), pools in groups.items()]

@@ -1,0 +1,110 @@
+"""Where a cloud node stands in its life, read off Slurm's state words. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from enum import Enum
+
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.slurm import SlurmNode
+
+_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+
+
+class Phase(Enum):
+    """A cloud node's life (power_save.html): powered down, up, and the two ways between."""
+
+    POWERED_DOWN = "powered down"
+    POWERING_UP = "powering up"
+    UP = "up"
+    POWERING_DOWN = "powering down"
+
+
+def phase(node: SlurmNode) -> Phase:
+    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05).
+
+    POWERING_UP wins: a node asked for again while it was going down is wanted up. POWER_DOWN on a
+    busy node (``allocated!``) only announces what follows its jobs, so the node is up.
+    """
+    return _phase(node.states)
+
+
+@functools.lru_cache(maxsize=1024)
+def _phase(states: frozenset[str]) -> Phase:
+    """Tens of thousands of nodes have few of them."""
+    if states & {"POWERING_UP", "POWER_UP"}:
+        return Phase.POWERING_UP
+    if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not states & _BUSY):
+        return Phase.POWERING_DOWN
+    if "POWERED_DOWN" in states:
+        return Phase.POWERED_DOWN
+    return Phase.UP
+
+
+def is_down(node: SlurmNode) -> bool:
+    """Base state DOWN: Slurm has given the node up."""
+    return "DOWN" in node.states
+
+
+def is_answering(node: SlurmNode) -> bool:
+    """Up, and somebody answers slurmctld's pings at its address."""
+    silent = is_down(node) or "NOT_RESPONDING" in node.states
+    return phase(node) is Phase.UP and not silent
+
+
+def may_take_jobs(node: SlurmNode) -> bool:
+    """Up, and nobody keeps jobs off it."""
+    return phase(node) is Phase.UP and not is_down(node) and not is_drained(node)
+
+
+def is_drained(node: SlurmNode) -> bool:
+    """The DRAIN flag: no new jobs."""
+    return "DRAIN" in node.states
+
+
+def is_busy(node: SlurmNode) -> bool:
+    """Some job holds the node (COMPLETING counts: its processes may still run)."""
+    return not node.states.isdisjoint(_BUSY)
+
+
+def is_unneeded(node: SlurmNode) -> bool:
+    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
+    return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
+
+
+def is_anothers_address(
+    node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
+) -> bool:
+    """Whether another node, or machine of ours, has the address of ``node``, which is lost, by now.
+
+    slurmctld tells a node that goes DOWN to kill its jobs, which would reach that machine, and the
+    very job if it runs there by then; and its answer has slurmctld take the node for one that is
+    back (22.05). A lost node whose address nobody has keeps it for this order, as a machine that
+    cannot be seen, but runs, has to hear it; it is set to nowhere with the next round ("clear").
+    """
+    return node.name in at_anothers_address(machines, (node, *nodes))
+
+
+def at_anothers_address(
+    machines: Collection[Instance], nodes: Collection[SlurmNode]
+) -> frozenset[str]:
+    """All nodes of which ``is_anothers_address`` is true. On one host each has a port of its own; a
+    machine has its node's, and any where that is not among ``nodes``.
+    """
+    ports = {node.name: node.port for node in nodes}
+    holders: dict[tuple[str, int | None], set[str]] = {}
+    for node in nodes:
+        holders.setdefault((node.address, node.port), set()).add(node.name)
+    for machine in machines:
+        place = (machine.address or "", ports.get(machine.node))
+        holders.setdefault(place, set()).add(machine.node)
+    return frozenset(
+        node.name
+        for node in nodes
+        if node.address
+        and (
+            len(holders[node.address, node.port]) > 1
+            or not holders.get((node.address, None), set()) <= {node.name}
+        )
+    )

@@ -1,0 +1,352 @@
+"""Which machines to reserve for the years to come: classes, Algorithm 1, its online form. Pure.
+
+Usage is a table ``usage[week][rank]``: hours of the week in which more than ``rank`` machines ran
+at a time, so that each row descends. A class is worth its upfront payment for a rank that is used
+for a large enough share of the term (``breakeven``).
+
+Source: Niu et al., "Building semi-elastic virtual clusters" (SC '13; IEEE TPDS 2015): Algorithm 1,
+Equations 1 and 2, and the five online steps. Where the paper is silent: usage beyond the end of the
+history is not known, so the share is taken of the part that is; classes of several terms are tried
+the longest term first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from slurm_elastic.policies.growth.forecast import Smoothed
+
+WEEK = 168
+"""Hours: the step of all decisions (the paper's tau)."""
+
+Usage = Sequence[Sequence[float]]
+
+
+class ReservedClass(Struct, frozen=True, kw_only=True):
+    """Machines bought ahead: ``upfront`` dollars for ``term`` hours, then ``price`` for an hour of
+    use; with ``always`` each hour of the term is paid, used or not (EC2's heavy reservations, and
+    all reserved instances and savings plans of today).
+    """
+
+    name: str
+    term: int
+    upfront: float
+    price: float
+    always: bool = False
+
+    def cost(self, used: float, hours: float) -> float:
+        """Dollars of one machine for ``used`` hours of ``hours``, with the upfront's share."""
+        paid = hours if self.always else used
+        return self.upfront * hours / self.term + paid * self.price
+
+    @property
+    def weeks(self) -> int:
+        """The term in whole weeks, one at least."""
+        return max(self.term // WEEK, 1)
+
+
+class Bought(NamedTuple):
+    """``machines`` of the class with this index, reserved at the beginning of ``week``."""
+
+    week: int
+    kind: int
+    machines: int
+
+
+class Bill(Struct, frozen=True, kw_only=True):
+    """The cost of a portfolio over the history. ``cost`` counts upfront payments by the part of
+    their terms that lies within it; ``upfront`` is all that was paid. Hours by class, the last one
+    is on demand.
+    """
+
+    cost: float
+    upfront: float
+    hours: tuple[float, ...]
+
+
+def breakeven(heavier: ReservedClass, lighter: ReservedClass | None, on_demand: float) -> float:
+    """The share of the time from which on ``heavier`` is cheaper than the next lighter class
+    (None: than on-demand machines). Over 1 it never is; both must have the same term.
+    """
+    if lighter is not None and lighter.term != heavier.term:
+        raise ValueError(f"{heavier.name} and {lighter.name} have different terms")
+    upfront = heavier.upfront - (lighter.upfront if lighter else 0.0)
+    price = lighter.price if lighter else on_demand
+    if lighter is not None and lighter.always:
+        standing = upfront + (heavier.price - lighter.price) * heavier.term
+        return 0.0 if standing <= 0 else float("inf")
+    if heavier.always:
+        return (upfront + heavier.price * heavier.term) / (price * heavier.term)
+    if price <= heavier.price:
+        return float("inf")
+    return upfront / ((price - heavier.price) * heavier.term)
+
+
+def allocate(concurrent: Sequence[int], classes: Sequence[tuple[int, float]]) -> list[int]:
+    """Machine-hours of each class and, last, on demand: in each hour the first machines are of the
+    first class, and so on. ``concurrent``: machines in each hour; ``classes``: (machines, $/h).
+    """
+    hours = [0] * (len(classes) + 1)
+    for machines in concurrent:
+        left = machines
+        for index, (count, _) in enumerate(classes):
+            used = min(left, count)
+            hours[index] += used
+            left -= used
+        hours[-1] += left
+    return hours
+
+
+def heaviest_first(classes: Sequence[ReservedClass]) -> tuple[ReservedClass, ...]:
+    """The order in which ranks are offered to classes: longest term, then cheapest hour first."""
+    return tuple(sorted(classes, key=lambda c: (-c.term, not c.always, c.price, -c.upfront)))
+
+
+def breakevens(classes: Sequence[ReservedClass], on_demand: float) -> tuple[float, ...]:
+    """Each class's least share of use, against the next lighter class of its term.
+
+    A class that is never the cheapest of its term has no share (infinite), and the next heavier one
+    is compared with what lies below it.
+    """
+    shares = [float("inf")] * len(classes)
+    for term in {kind.term for kind in classes}:
+        kept: list[int] = []
+        for index in reversed([i for i, kind in enumerate(classes) if kind.term == term]):
+            share = _share(classes, kept, index, on_demand)
+            while kept and share <= shares[kept[-1]]:
+                shares[kept.pop()] = float("inf")
+                share = _share(classes, kept, index, on_demand)
+            if share <= 1:
+                shares[index] = share
+                kept.append(index)
+    return tuple(shares)
+
+
+def offline(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) -> tuple[Bought, ...]:
+    """Algorithm 1 with the whole history known; ``classes`` heaviest first."""
+    shares = breakevens(classes, on_demand)
+    totals = _Totals(usage)
+    bought: list[Bought] = []
+    for week in range(len(usage)):
+        wanted = demand(totals, week, classes, shares)
+        bought += _buy(week, wanted, bought, classes)
+    return tuple(bought)
+
+
+def online(
+    usage: Usage, classes: Sequence[ReservedClass], on_demand: float, settle: int = 4
+) -> tuple[Bought, ...]:
+    """The five steps at the end of each week, each knowing only the weeks before it.
+
+    Nothing is bought in the first ``settle`` weeks. A purchase of week ``len(usage)`` is what to
+    buy now.
+    """
+    shares = breakevens(classes, on_demand)
+    horizon = max((kind.weeks for kind in classes), default=0)
+    states: list[Smoothed] = []
+    bought: list[Bought] = []
+    for week, row in enumerate(usage, 1):
+        _observe(states, row, week)
+        if week < settle:
+            continue
+        # One week more than the longest term, as Algorithm 1 also looks at the week behind a term.
+        expected = _uncovered(forecast(states, horizon + 1), week, bought, classes)
+        wanted = demand(_Totals(expected), 0, classes, shares)
+        bought += [Bought(week, kind, count) for kind, count in enumerate(wanted) if count]
+    return tuple(bought)
+
+
+def forecast(states: Sequence[Smoothed], weeks: int) -> list[list[float]]:
+    """The usage that the ranks' states foretell; never more than the hours of a week."""
+    table = []
+    for step in range(1, weeks + 1):
+        row, most = [], float(WEEK)
+        for state in states:
+            # A rank is used whenever a higher one is.
+            most = state.ahead(step, most)
+            row.append(most)
+        table.append(row)
+    return table
+
+
+def demand(
+    totals: _Totals, week: int, classes: Sequence[ReservedClass], shares: Sequence[float]
+) -> list[int]:
+    """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D).
+
+    A rank that the first week does not use can wait for the week that does.
+    """
+    wanted = [0] * len(classes)
+    for rank in range(totals.ranks(week)):
+        now = totals.hours(rank, week, week + 1)
+        for index, kind in enumerate(classes):
+            end = min(week + kind.weeks, totals.weeks)
+            if totals.hours(rank, week, end) < shares[index] * WEEK * (end - week):
+                continue
+            later = totals.hours(rank, week + kind.weeks, week + kind.weeks + 1)
+            if now > 0 and (now >= shares[index] * WEEK or now >= later):
+                wanted[index] += 1
+            break
+    return wanted
+
+
+def top_up(have: Sequence[int], want: Sequence[int]) -> list[int]:
+    """The purchases to add to ``have`` so that Equation 1 is least: squares of each class's
+    surplus, plus the square of (number of classes x the whole surplus). Convex, so steps of one
+    find it.
+    """
+    surplus = [h - w for h, w in zip(have, want, strict=True)]
+    added = [0] * len(surplus)
+    weight = len(surplus) ** 2
+    while surplus:
+        index = min(range(len(surplus)), key=surplus.__getitem__)
+        total = sum(surplus)
+        # The change of the sum by one more: (s+1)^2 - s^2 and the same of the whole.
+        if 2 * surplus[index] + 1 + weight * (2 * total + 1) >= 0:
+            break
+        surplus[index] += 1
+        added[index] += 1
+    return added
+
+
+def bill(
+    usage: Usage, bought: Sequence[Bought], classes: Sequence[ReservedClass], on_demand: float
+) -> Bill:
+    """The cost of the history with these purchases; heavier classes are used first."""
+    hours = [0.0] * (len(classes) + 1)
+    cost = upfront = 0.0
+    for week, row in enumerate(usage):
+        machines = active(week, bought, classes)
+        rank = 0
+        for index, count in enumerate(machines):
+            hours[index] += sum(row[rank : rank + count])
+            rank += count
+        hours[-1] += sum(row[rank:])
+        cost += week_cost(row, machines, classes, on_demand)
+    for week, index, count in bought:
+        upfront += count * classes[index].upfront if week < len(usage) else 0.0
+    return Bill(cost=cost, upfront=upfront, hours=tuple(hours))
+
+
+def week_cost(
+    row: Sequence[float],
+    machines: Sequence[int],
+    classes: Sequence[ReservedClass],
+    on_demand: float,
+) -> float:
+    """Dollars of a week with so many machines of each class; heavier classes are used first."""
+    cost, rank = 0.0, 0
+    for kind, count in zip(classes, machines, strict=True):
+        used = count * WEEK if kind.always else sum(row[rank : rank + count])
+        cost += used * kind.price + count * kind.upfront / kind.weeks
+        rank += count
+    return cost + sum(row[rank:]) * on_demand
+
+
+def bound(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) -> float:
+    """Dollars that no portfolio can go below (Equation 2): each rank's week in its best class."""
+    total = 0.0
+    for row in usage:
+        for used in row:
+            total += min(
+                on_demand * used,
+                *(
+                    kind.upfront / kind.weeks + kind.price * (WEEK if kind.always else used)
+                    for kind in classes
+                ),
+            )
+    return total
+
+
+def active(week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> list[int]:
+    """How many machines of each class are reserved in a week."""
+    machines = [0] * len(classes)
+    for begin, index, count in bought:
+        if begin <= week < begin + classes[index].weeks:
+            machines[index] += count
+    return machines
+
+
+def shrunk(usage: Usage, factor: float) -> list[list[float]]:
+    """The usage if only ``factor`` (over 0, up to 1) of the machines were needed at each time."""
+    return [
+        [row[min(int(rank / factor), len(row) - 1)] for rank in range(round(len(row) * factor))]
+        for row in usage
+    ]
+
+
+class _Totals:
+    """Sums over weeks of each rank's hours, each in one step."""
+
+    def __init__(self, usage: Usage) -> None:
+        self.weeks = len(usage)
+        self._rows = [len(row) for row in usage]
+        width = max(self._rows, default=0)
+        self._sums = [[0.0] * (self.weeks + 1) for _ in range(width)]
+        for week, row in enumerate(usage):
+            for rank, sums in enumerate(self._sums):
+                sums[week + 1] = sums[week] + (row[rank] if rank < len(row) else 0.0)
+
+    def ranks(self, week: int) -> int:
+        """How many ranks are used at all in the week or later: those beyond need no machine."""
+        return max(self._rows[week:], default=0)
+
+    def hours(self, rank: int, begin: int, end: int) -> float:
+        """The use of the rank from week ``begin`` to before ``end``; 0 beyond the table."""
+        sums = self._sums[rank]
+        return sums[min(end, self.weeks)] - sums[min(begin, self.weeks)]
+
+
+def _share(
+    classes: Sequence[ReservedClass], kept: Sequence[int], index: int, on_demand: float
+) -> float:
+    lighter = classes[kept[-1]] if kept else None
+    return breakeven(classes[index], lighter, on_demand)
+
+
+def _buy(
+    week: int, wanted: Sequence[int], bought: Sequence[Bought], classes: Sequence[ReservedClass]
+) -> list[Bought]:
+    """Equation 1 with what is there, by the class that its remaining life makes it."""
+    have = [0] * len(classes)
+    for begin, index, count in bought:
+        left = begin + classes[index].weeks - week
+        if left > 0:
+            have[_counts_as(index, left, classes)] += count
+    added = top_up(have, wanted)
+    return [Bought(week, index, count) for index, count in enumerate(added) if count]
+
+
+def _counts_as(index: int, left: int, classes: Sequence[ReservedClass]) -> int:
+    """A reservation near its end is one of a shorter term with the same hourly price."""
+    mine = classes[index]
+    alike = [
+        other
+        for other, kind in enumerate(classes)
+        if (kind.price, kind.always) == (mine.price, mine.always) and kind.weeks >= left
+    ]
+    return min(alike, key=lambda other: classes[other].weeks, default=index)
+
+
+def _observe(states: list[Smoothed], row: Sequence[float], week: int) -> None:
+    """Step 2's memory: a rank that was never used before was used for 0 hours until now."""
+    for rank in range(max(len(states), len(row))):
+        used = row[rank] if rank < len(row) else 0.0
+        if rank < len(states):
+            states[rank] = states[rank].after(used)
+        elif week == 1:
+            states.append(Smoothed(used, highest=used))
+        else:
+            states.append(Smoothed(0.0, highest=0.0).after(used))
+
+
+def _uncovered(
+    expected: Usage, week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]
+) -> list[list[float]]:
+    """Step 3: what the active reservations leave of the forecast."""
+    return [
+        list(row[sum(active(week + step, bought, classes)) :]) for step, row in enumerate(expected)
+    ]

@@ -1,0 +1,91 @@
+"""Held nodes: when they are let go, and which of a pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurm_elastic.model.cluster import (
+    CAPACITY,
+    OPERATOR,
+    POLICY,
+    Exclusion,
+    NodeRequest,
+    Pool,
+)
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.actions import (
+    Action,
+    Hold,
+    Release,
+)
+from slurm_elastic.policies.launch.ranking import serving
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
+
+
+def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:
+    """By pool of the cloud, the holds for want of an offer, of pools that are to be looked at."""
+    found: dict[str, list[Exclusion]] = {}
+    for one in snapshot.exclusions:
+        pool = snapshot.terms.pool_of.get(one.scope)
+        if one.kind == CAPACITY and pool is not None and pool.cloud == snapshot.terms.cloud:
+            found.setdefault(pool.name, []).append(one)
+    return {
+        name: some for name, some in found.items() if min(s.until for s in some) <= snapshot.now
+    }
+
+
+def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
+    """Let go what can be served again, keep longer what cannot, forget what nobody else would."""
+    for name, some in due_holds(snapshot).items():
+        yield from _pool_holds(snapshot, snapshot.terms.pools[name], some)
+    held = (POLICY, CAPACITY, OPERATOR)
+    known = {one.scope for one in snapshot.exclusions if one.kind in held}
+    lost = "its hold is not in the ledger"
+    for pool in snapshot.own_pools if snapshot.writable else ():
+        for n in pool.nodes:
+            if n not in known and n in snapshot.nodes and is_marked(snapshot.nodes[n]):
+                yield Release(node=n, hold=CAPACITY, reason=lost)
+    strange = "no pool of the configuration has it any more"
+    for one in snapshot.exclusions if snapshot.terms.first else ():
+        if one.kind in held and one.scope not in snapshot.terms.pool_of:
+            yield Release(node=one.scope, hold=one.kind, reason=strange)
+
+
+def is_marked(node: SlurmNode) -> bool:
+    """Whether it is drained by a hold of ours."""
+    return node.reason.startswith(HOLD_MARK) and is_drained(node)
+
+
+def _pool_holds(
+    snapshot: ClusterSnapshot, pool: Pool, some: Sequence[Exclusion]
+) -> Iterable[Action]:
+    """Release as many nodes as offers have room for; the others are looked at again later."""
+    nodes = tuple(one.scope for one in some)
+    request = NodeRequest(id="holds", pool=pool, nodes=nodes)
+    launches = serving(
+        request, snapshot.offers.get(pool.name, ()), snapshot.scopes[pool.name], snapshot.now,
+        snapshot.terms.keys,
+    )  # fmt: skip
+    room = sum(launch.room for launch in launches)
+    machines = {m.instance.node for m in snapshot.mine if m.suspending is None}
+    free = [n for n in nodes if _may_start(snapshot.nodes.get(n), machines)][:room]
+    for node in free:
+        why = f"{launches[0].offer.key} can be had again"
+        yield Release(node=node, hold=CAPACITY, reason=why)
+    kept = [one for one in some if one.scope not in free]
+    for one in kept:
+        yield Hold(node=one.scope, pool=pool.name, reason=kept[0].cause)
+
+
+def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:
+    """Whether the node's hold may end now. A node on its way down keeps its row: to lift it now
+    would race with its suspend. So does a node that is off but has a machine: that one booted
+    before Slurm would ask for the node, and never registers; repair ends it first.
+    """
+    if node is None:
+        return True
+    where = phase(node)
+    off_with_machine = where is Phase.POWERED_DOWN and node.name in machines
+    return where is not Phase.POWERING_DOWN and not off_with_machine

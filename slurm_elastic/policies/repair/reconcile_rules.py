@@ -1,0 +1,450 @@
+"""The repairs: Slurm's view x the ledger x the cloud's view -> actions. Pure.
+
+Level-triggered: each round reads the world anew, so a crash between any two steps needs no recovery
+code of its own. The table, per node (rows are tried in this order; "machine" is a live ledger row):
+
+===============  ==================  =======================  =====================================
+Slurm's node     ledger              cloud                    action
+===============  ==================  =======================  =====================================
+any              no row              has the machine          adopt
+any              suspending          nothing                  end (as it was decided)
+any              to be stopped       missing N reads in a row end-missing
+up, heard        machine             missing N reads in a row doubt: the list is told of in health,
+                                                              and all stays as it is
+any other        machine             missing N reads in a row end-missing (a missing answer is not
+                                                              counted; a fresh one may be hidden for
+                                                              a while, and a booting one stays while
+                                                              the list is in doubt as a whole)
+any              to be stopped       off, or about to be      stopped (as it was decided)
+any              to be stopped       runs                     stop (again)
+any              suspending          still there              terminate (again)
+any              stopped             missing N reads in a row end-missing
+any              stopped, unwanted   off                      end-stopped, after the grace
+                 (``stopped``)
+powered down     stopped             runs                     end-stopped, after the grace
+up               stopped             runs                     runs-again, after the grace
+powering up      to be started       off                      start (again)
+any              no row              has it stopped           adopt, after the grace
+up, busy, heard  machine             has it stopped           nothing: the job runs
+any other        machine             has it stopped           terminate, after the grace: it has
+                                                              stopped itself (dead-man switch) or
+                                                              was stopped, and serves nobody
+any              open intent         all its machines seen    confirm
+any              open intent         some are seen            adopt these, which may be gone before
+                                                              it answers; retry (tells which there
+                                                              are)
+powering up      open intent         nothing                  retry (same token)
+any              open intent and     nothing of this intent   abandon, after long enough: the call
+                 another machine                              would make its node a second one
+not powering up  open intent         nothing, long enough     abandon
+powering up      nothing             nothing                  launch (the request was lost)
+powering up      machine, registered there                    relaunch, after the grace
+powering up      nothing, held       nothing                  give-back (no offer was left)
+up, heard        nothing             nothing                  doubt
+up, not heard    nothing             nothing                  fail-node (its machine is gone)
+up               nothing             says that it has ended   fail-lost (at once)
+powered down,    nothing             nothing                  restore (to the powered-down nodes)
+for a notice
+powered down     machine             there                    terminate (orphan), after the grace
+not listed       machine > 1 hour    there                    terminate (orphan), after the grace
+none (no tag)    machine over age    there                    terminate (orphan), after the grace
+two machines     two                 there                    terminate the one that is not at the
+                                                              node's address, else the older one
+                                                              (not while jobs run on either)
+another cloud's  machine             there                    as above, which leaves it while it may
+                                                              serve the node; terminate (double) if
+                                                              that is at its own cloud's machine
+ill, no job      any                 any                      recycle (``out_of_service.ill``)
+ill, powered off any                 any                      restore (to the powered-down nodes)
+down, ours       any                 any                      clear (never leave a node DOWN)
+down~, ours      any                 any                      restore (to the powered-down nodes)
+up, idle         machine over age    there                    power-down
+up, busy         machine over age    there                    power-down-asap (after its jobs)
+===============  ==================  =======================  =====================================
+
+"Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
+either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
+the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
+or a very long one, no node counts as heard, unless the list lacks all of many machines that were
+there.
+"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``out_of_service.ill``.
+
+Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
+capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
+empty the site).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+
+from slurm_elastic.model.cluster import OFF, STANDING, Instance, InstanceState
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.actions import (
+    Abandon,
+    Action,
+    Adopt,
+    AdoptStopped,
+    Clear,
+    Confirm,
+    DoubtList,
+    FailLost,
+    FailNode,
+    GiveBack,
+    Launch,
+    NoteEnd,
+    NoteMissing,
+    NoteStopped,
+    PowerDown,
+    PowerDownWhenIdle,
+    Recycle,
+    Relaunch,
+    Restore,
+    Retry,
+    StartAgain,
+    StopAgain,
+    Terminate,
+    TerminateDouble,
+    TerminateOrphan,
+    TerminateStopped,
+)
+from slurm_elastic.policies.clock_guard import age as age_of
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    is_busy,
+    is_down,
+    is_drained,
+    phase,
+)
+from slurm_elastic.policies.nodes.out_of_service import Ill
+from slurm_elastic.policies.repair.cloud_view import (
+    CloudView,
+    Intent,
+    Thresholds,
+    TrackedInstance,
+)
+from slurm_elastic.policies.repair.inventory import (
+    InventoryReport,
+    answers,
+    assess_inventory,
+    is_heard,
+    is_overdue,
+    served,
+    standing,
+)
+from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
+from slurm_elastic.policies.repair.unneeded import POWERED_DOWN
+
+_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
+"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
+
+
+def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
+    """All findings of this round, in the order they should be acted on."""
+    actions: list[Action] = []
+    actions += _adoptions(view)
+    actions += _intents(view, patience)
+    listing = assess_inventory(view, patience)
+    if listing.doubt:
+        actions.append(DoubtList(reason=listing.doubt))
+    for machine in view.known:
+        action = _machine(view, machine, patience, listing)
+        if action is not None:
+            actions.append(action)
+    actions += stopped_ones(view, patience, listing)
+    actions += _doubles(view)
+    actions += _nodes(view, hears=listing.hears)
+    return tuple(actions)
+
+
+_Found = Mapping[str, Sequence[Instance]]
+"""By the generation of each open launch, the machines of it that are there."""
+
+
+def _found(view: CloudView) -> _Found:
+    found: dict[str, list[Instance]] = {i.generation: [] for i in view.intents}
+    for instance in view.seen or ():
+        if instance.generation in found:
+            found[instance.generation].append(instance)
+    return found
+
+
+def _is_whole(intent: Intent, found: _Found) -> bool:
+    return {i.node for i in found[intent.generation]}.issuperset(intent.nodes)
+
+
+def _adoptions(view: CloudView) -> list[Action]:
+    known = {m.id for m in view.known} | {m.id for m in view.stopped}
+    found = _found(view)
+    confirmed = {i.generation for i in view.intents if _is_whole(i, found)}
+    return [
+        (AdoptStopped if instance.state in OFF else Adopt)(
+            machine=instance.id,
+            reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
+        )
+        for instance in view.seen or ()
+        if instance.id not in known
+        and instance.generation not in confirmed
+        and instance.state is not InstanceState.TERMINATED
+    ]
+
+
+def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
+    if view.seen is None:
+        return []
+    found = _found(view)
+    return [a for i in view.intents if (a := _intent(view, i, found, patience)) is not None]
+
+
+def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
+    some = found[intent.generation]
+    left = set(intent.nodes) - {i.node for i in some}
+    others = standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
+    # The ledger lacked them when this was decided: its file was lost, or a list had not all.
+    served = sorted(left & others)
+    if some:
+        # For a launch that took effect the same call tells what else there is, and starts nothing.
+        why = f"{len(some)} machine(s) of this open launch are there"
+        kind = Confirm if not left or served else Retry
+        return kind(generation=intent.generation, reason=why)
+    wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
+    if wanted and not served:
+        return Retry(
+            generation=intent.generation,
+            reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
+        )
+    age = view.now - intent.created
+    if age < patience.visibility:
+        return None
+    why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
+    return Abandon(
+        generation=intent.generation,
+        reason=f"no machine of it was seen for {age:.0f} s and {why}",
+    )
+
+
+def _machine(
+    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
+) -> Action | None:
+    """The action that one machine calls for."""
+    if view.seen is None:
+        return None
+    state = listing.states.get(machine.id)
+    if state is None:
+        return _missing(view, machine, patience, listing)
+    if machine.stopping:
+        return _to_be_stopped(machine, state)
+    if machine.suspending:
+        return Terminate(
+            machine=machine.id,
+            reason="its end was decided and it is still there",
+        )
+    node = view.nodes.get(machine.node)
+    if state in OFF:
+        return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
+    if node is None:
+        return _unlisted(view, machine, patience)
+    if view.states[node.name].unneeded:
+        return TerminateOrphan(machine=machine.id, reason=POWERED_DOWN)
+    if machine.double_of:
+        return TerminateDouble(
+            machine=machine.id,
+            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
+        )
+    if _is_past(view, machine):
+        return Relaunch(machine=machine.id, reason=POWERED_UP_AGAIN)
+    return _aged(view, machine, node)
+
+
+def _stopped(
+    view: CloudView, machine: TrackedInstance, node: SlurmNode | None, listing: InventoryReport
+) -> Action | None:
+    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. A machine
+    that has really stopped is NOT_RESPONDING soon.
+    """
+    works = node is not None and is_busy(node) and answers(view, machine, listing.running)
+    if works and listing.hears:
+        return None
+    return TerminateStopped(
+        machine=machine.id,
+        reason="the cloud has it stopped, which nobody asked for: it serves nobody",
+    )
+
+
+def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
+    if state in OFF:
+        return NoteStopped(machine=machine.id, reason="it is stopped, to be started again")
+    return StopAgain(machine=machine.id, reason="it was to be stopped and still runs")
+
+
+def _to_be_started(
+    view: CloudView, machine: TrackedInstance, state: InstanceState
+) -> Action | None:
+    """Its start was decided, and the call was lost, or was not taken in yet: it may be repeated."""
+    restarted = machine.born is not None and not machine.registered
+    if not restarted or state is not InstanceState.STOPPED:
+        return None
+    if _phase(view, machine.node) is not Phase.POWERING_UP:
+        return None
+    return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
+
+
+def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
+    """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
+    return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
+
+
+def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
+    """No job can be on a node that Slurm does not have. For a machine whose tags name none, as
+    when somebody changed them, nobody knows what it does: it may stay for its maximum age.
+    """
+    limit = patience.unlisted if machine.node else machine.max_age
+    # For one without a node a clock that was set back is no proof of any age.
+    age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
+    if limit is None or age <= limit:
+        return None
+    why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
+    return TerminateOrphan(machine=machine.id, reason=why)
+
+
+def _missing(
+    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
+) -> Action | None:
+    """One that is to be stopped has not ended because one list lacks it: it may be hidden."""
+    if machine.suspending and not machine.stopping:
+        return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
+    lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
+    if machine.id not in listing.gone and not lost:
+        return None
+    return NoteMissing(
+        machine=machine.id,
+        reason=f"the cloud did not list it {machine.misses} times in a row",
+    )
+
+
+def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
+    if machine.max_age is None:
+        return None
+    age = age_of(machine.decided if machine.born is None else machine.born, view.now)
+    if age <= machine.max_age:
+        return None
+    if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
+        return None  # power_down would undo an admin's drain
+    if "POWER_DOWN" in node.states:
+        return None  # asked for already, its jobs go on
+    action = PowerDownWhenIdle if is_busy(node) else PowerDown
+    old = f"{age:.0f} s old" if isfinite(age) else "from before the clock was set back"
+    return action(
+        node=machine.node,
+        reason=f"its machine is {old}, the pool's maximum is {machine.max_age:.0f} s",
+    )
+
+
+def _doubles(view: CloudView) -> list[Action]:
+    """Where a node has several live machines, the one at whose address Slurm has the node stays,
+    else the newest generation. While jobs run and the address does not tell on which, all stay.
+    """
+    there = {i.id for i in view.seen or ()}
+    by_node: dict[str, list[TrackedInstance]] = {}
+    for machine in view.known:
+        past = machine.suspending or _is_past(view, machine)
+        if machine.id in there and machine.node and not past:
+            by_node.setdefault(machine.node, []).append(machine)
+    actions: list[Action] = []
+    for name, machines in by_node.items():
+        keeper = _keeper(view.nodes.get(name), machines)
+        actions += [
+            TerminateDouble(
+                machine=machine.id,
+                reason=f"node {name} has machine {keeper.id} of generation {keeper.generation}",
+            )
+            for machine in machines
+            if keeper is not None and machine.id != keeper.id
+        ]
+    return actions
+
+
+def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> TrackedInstance | None:
+    at_address = [m for m in machines if node and m.address and m.address == node.address]
+    if len(at_address) == 1:
+        return at_address[0]
+    if node is not None and phase(node) is Phase.UP and is_busy(node):
+        return None
+    return max(machines, key=lambda m: (m.generation, m.id))
+
+
+def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
+    has = served(view) | _started_again(view)
+    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+    actions: list[Action] = []
+    for name, node in view.nodes.items():
+        action = None
+        state = view.states[name]
+        if state.ails is not None:
+            action = _ill(node, state.ails)
+        elif state.down:
+            action = _down(node, state.phase)
+        elif view.seen is not None and name not in has:
+            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _started_again(view: CloudView) -> set[str]:
+    """Nodes that are up by their stopped machines, which somebody else has started."""
+    running = {i.id for i in view.seen or () if i.state in STANDING}
+    nodes = {one.node for one in view.stopped if one.id in running}
+    return {name for name in nodes if _phase(view, name) is Phase.UP}
+
+
+def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
+    """The action for a node that nothing serves."""
+    where, held = view.states[node.name].phase, node.name in view.held
+    if where is Phase.POWERING_UP:
+        if held:
+            return GiveBack(node=node.name, reason="no offer was left for it")
+        return Launch(
+            node=node.name,
+            reason="Slurm waits for it and nothing serves it: the request was lost",
+        )
+    if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
+        # Slurm powered it down just as it was drained, which ends no drain that comes later.
+        why = "drained for a machine that is gone: back to the powered-down nodes"
+        return Restore(node=node.name, reason=why)
+    if where is Phase.UP and not held and (lost or not heard):
+        fail = FailLost if lost else FailNode
+        return fail(node=node.name, reason="Slurm has it up and its machine is gone")
+    return None
+
+
+def _ill(node: SlurmNode, ails: Ill) -> Action | None:
+    """A node that Slurm has taken out of service gets another machine; its jobs end before that,
+    unless Slurm has ended them.
+    """
+    where = phase(node)
+    if where is Phase.POWERED_DOWN:
+        why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
+        return Restore(node=node.name, reason=why)
+    if where is not Phase.UP or (is_busy(node) and not is_down(node)):
+        return None
+    if "POWER_DOWN" in node.states:
+        return None  # it goes
+    return Recycle(node=node.name, reason=str(ails))
+
+
+def _down(node: SlurmNode, where: Phase) -> Action | None:
+    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
+    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+        return None
+    action = Restore if where is Phase.POWERED_DOWN else Clear
+    why = f"DOWN ({node.reason}): back to the powered-down nodes"
+    return action(node=node.name, reason=why)
+
+
+def _phase(view: CloudView, name: str) -> Phase | None:
+    state = view.states.get(name)
+    return None if state is None else state.phase

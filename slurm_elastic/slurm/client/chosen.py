@@ -1,0 +1,28 @@
+"""Which client the configuration asks for, and which one it gets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from slurm_elastic.config import Client, SlurmSettings
+from slurm_elastic.slurm.client.cli import SlurmCli
+
+log = logging.getLogger(__name__)
+
+
+def open_slurm(settings: SlurmSettings, stop: threading.Event | None = None) -> SlurmCli:
+    """The client of ``slurm.client.chosen``, of a service that ends with ``stop``. Where pyslurm cannot be
+    used, Slurm's commands are, with a line in the log. SlurmError where Slurm's own version cannot
+    be read.
+    """
+    if settings.client is Client.CLI:
+        return SlurmCli(settings, stop)
+    from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient, unusable
+
+    why = unusable(settings, SlurmCli(settings).version())
+    if not why:
+        return PyslurmClient(settings, stop)
+    level = logging.WARNING if settings.client is Client.PYSLURM else logging.INFO
+    log.log(level, "pyslurm is not used, Slurm's commands are reason=%s", why)
+    return SlurmCli(settings, stop)

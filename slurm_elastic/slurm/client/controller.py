@@ -1,0 +1,91 @@
+"""The running slurmctld, as install and uninstall need it: is it up, let it read its files anew."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import subprocess
+import time
+
+from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.config import SlurmSettings
+
+log = logging.getLogger(__name__)
+
+RECONFIGURES_NODES = (24, 11)
+"""From here on `scontrol reconfigure` takes a changed node set; 22.05's slurmctld ends itself
+("MaxNodeCount has changed ... slurmctld must be restarted"). Versions between were not measured."""
+
+_UP_SECONDS = 120.0
+
+
+def is_up(settings: SlurmSettings) -> bool:
+    """Whether slurmctld answers."""
+    try:
+        return " is UP" in _scontrol(settings, "ping")
+    except SlurmError:
+        return False
+
+
+def uses(settings: SlurmSettings, directory: str) -> bool:
+    """Whether the running slurmctld's configuration names a program in ``directory``."""
+    return f"{directory.rstrip('/')}/" in _scontrol(settings, "show", "config")
+
+
+def reconfigure(settings: SlurmSettings) -> None:
+    """``scontrol reconfigure``; SlurmError if slurmctld does not answer afterwards."""
+    _scontrol(settings, "reconfigure")
+    wait_up(settings)
+
+
+def restart(settings: SlurmSettings, command: str) -> None:
+    """Run the site's restart command (no shell) and wait until slurmctld answers."""
+    log.info("slurmctld restart command=%s", command)
+    _run(words(command), settings)
+    wait_up(settings)
+
+
+def words(command: str) -> tuple[str, ...]:
+    """The program and its arguments, as a shell would take them apart. Raises ConfigError."""
+    try:
+        found = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigError(f"{command!r} is no command: {str(error).lower()}") from None
+    if not found or not found[0]:
+        raise ConfigError(f"{command!r} is no command: it names no program")
+    return found
+
+
+def wait_up(settings: SlurmSettings) -> None:
+    """Return when slurmctld answers; SlurmError after two minutes."""
+    deadline = time.monotonic() + _UP_SECONDS
+    while not is_up(settings):
+        if time.monotonic() > deadline:
+            raise SlurmError(("scontrol", "ping"), None, "slurmctld did not come up again")
+        time.sleep(0.2)
+
+
+def _scontrol(settings: SlurmSettings, *arguments: str) -> str:
+    return _run((f"{settings.bin_dir}/scontrol", *arguments), settings)
+
+
+def _run(command: tuple[str, ...], settings: SlurmSettings) -> str:
+    environment = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=settings.command_timeout,
+            check=False,
+        )
+    except OSError as error:
+        raise SlurmError(command, 127, str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(command, None, "no answer in time") from error
+    if done.returncode != 0:
+        raise SlurmError(command, done.returncode, done.stderr or done.stdout)
+    return done.stdout

@@ -1,0 +1,357 @@
+"""A Slurm in memory: for tests, rehearsals and the simulator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+
+
+class FakeSlurm:
+    """``model.protocols.Slurm`` over values that the test sets. Thread-safe; commands do not overlap.
+
+    ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
+    ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
+    ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs;
+    ``clock`` tells Unix time; ``timeout`` (s) is SlurmdTimeout.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[SlurmNode] = (),
+        jobs: Sequence[SlurmJob] = (),
+        *,
+        version: tuple[int, int] = (22, 5),
+    ) -> None:
+        self._lock = threading.RLock()
+        self._nodes = {node.name: node for node in nodes}
+        self._jobs = {job.id: job for job in jobs}
+        self._version = version
+        self.calls: Counter[str] = Counter()
+        self.updates: list[tuple[str, Mapping[str, Any]]] = []
+        self.fail_next: deque[Exception] = deque()
+        self.broken: Exception | None = None
+        self.latency = 0.0
+        self.reserved: list[Reservation] = []
+        self.accounted: dict[int, str] = {}
+        self.timeout = 300.0
+        self.clock: Callable[[], float] = time.time
+        self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
+
+    # Set by tests.
+
+    def set_node(self, name: str, *states: str, **fields: Any) -> None:  # noqa: ANN401
+        """Add a node, or change what is given; ``states`` replace all of its states."""
+        with self._lock:
+            old = self._nodes.get(name) or SlurmNode(name=name, states=frozenset({"IDLE"}))
+            if states:
+                fields["states"] = frozenset(states)
+            self._nodes[name] = msgspec.structs.replace(old, **fields)
+
+    def set_job(self, job: int, *states: str, **fields: Any) -> None:  # noqa: ANN401
+        """Add a job, or change what is given; ``states`` replace all of its states."""
+        with self._lock:
+            old = self._jobs.get(job) or SlurmJob(id=job, states=frozenset({"PENDING"}))
+            if states:
+                fields["states"] = frozenset(states)
+            self._jobs[job] = msgspec.structs.replace(old, **fields)
+
+    def remove_job(self, job: int) -> None:
+        """Take a job out of the queue."""
+        with self._lock:
+            self._jobs.pop(job, None)
+
+    # protocols.Slurm
+
+    def version(self) -> tuple[int, int]:
+        """As given."""
+        self._command("version")
+        return self._version
+
+    def slurmd_timeout(self) -> float:
+        """As set; no command, as one that was asked some minutes ago."""
+        return self.timeout
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        """All nodes, or those of ``names`` that exist."""
+        with self._lock:
+            self._command("nodes")
+            wanted = self._nodes if names is None else set(names)
+            return {name: node for name, node in self._nodes.items() if name in wanted}
+
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+        """By id; ``remove_job`` is what makes Slurm forget one."""
+        with self._lock:
+            self._command("jobs")
+            found = (self._jobs[job] for job in sorted(self._jobs))
+            return tuple(job for job in found if ended or not job.has_ended)
+
+    def update_nodes(
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Apply ``state`` as slurmctld does in the end: see ``_after``."""
+        with self._lock:
+            self._command(
+                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+            )
+            for name in names:
+                node = msgspec.structs.replace(self._known(name), **told(address))
+                self._nodes[name] = _after(node, state, reason)
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Keep the weights."""
+        with self._lock:
+            self._command("set_weights", weights=dict(weights))
+            for name, weight in weights.items():
+                self._nodes[name] = msgspec.structs.replace(self._known(name), weight=weight)
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Keep the addresses."""
+        with self._lock:
+            self._command("set_addresses", addresses=dict(addresses))
+            for name, address in addresses.items():
+                self._nodes[name] = msgspec.structs.replace(self._known(name), address=address)
+
+    def requeue(self, job: int) -> None:
+        """Pending again, with one more restart and a start time in the future."""
+        with self._lock:
+            self._command("requeue", job=job)
+            old = self._known_job(job)
+            self._jobs[job] = msgspec.structs.replace(
+                old,
+                states=frozenset({"PENDING"}),
+                nodes=(),
+                restarts=old.restarts + 1,
+                suspended=0.0,
+                reason=requeued_for(old),
+                start=self.clock() + 121,
+            )
+
+    def start_now(self, job: int) -> None:
+        """No start time in the future any more."""
+        with self._lock:
+            self._command("start_now", job=job)
+            self._jobs[job] = msgspec.structs.replace(
+                self._known_job(job), reason="None", start=0.0, eligible=0.0
+            )
+
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """The ids of the jobs that are pending."""
+        with self._lock:
+            changes = {"partitions": tuple(partitions), "begin_in": begin_in}
+            self._command("change_pending", jobs=tuple(jobs), **changes)
+            for job in jobs:
+                self._change_pending(self._known_job(job), partitions, begin_in)
+
+    def _change_pending(
+        self, job: SlurmJob, partitions: Sequence[str], begin_in: float | None
+    ) -> None:
+        fields: dict[str, Any] = {"partitions": tuple(partitions)} if partitions else {}
+        if begin_in is not None:
+            later = begin_in > 0
+            fields["start"] = fields["eligible"] = self.clock() + begin_in if later else 0.0
+            fields["reason"] = "BeginTime" if later else "None"
+        if "PENDING" in job.states:
+            self._jobs[job.id] = msgspec.structs.replace(job, **fields)
+
+    def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
+        """As the jobs' own fields have them."""
+        with self._lock:
+            self._command("owners")
+            known = [self._jobs[job] for job in jobs if job in self._jobs]
+            told = {j.id: {"user": j.user, "account": j.account} for j in known}
+            return {job: {k: v for k, v in names.items() if v} for job, names in told.items()}
+
+    def set_requeue(self, job: int, *, requeue: bool) -> None:
+        """Whether Slurm may requeue the job."""
+        with self._lock:
+            self._command("set_requeue", job=job, requeue=requeue)
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), requeue=requeue)
+
+    def signal(self, job: int, name: str, *, full: bool) -> None:
+        """Told to ``on_signal``, as a program would catch it."""
+        with self._lock:
+            self._command("signal", job=job, signal=name, full=full)
+            self._known_job(job)
+        self.on_signal(job, name)
+
+    def any_nodes(self, job: int) -> None:
+        """No required nodes any more."""
+        with self._lock:
+            self._command("any_nodes", job=job)
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
+
+    def excluded_nodes(self, job: int) -> tuple[str, ...]:
+        """As the job's own field has them."""
+        with self._lock:
+            self._command("excluded_nodes")
+            return self._known_job(job).excluded
+
+    def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """Other excluded nodes."""
+        with self._lock:
+            self._command("exclude_nodes", job=job, nodes=tuple(nodes))
+            known = self._known_job(job)
+            self._jobs[job] = msgspec.structs.replace(known, excluded=tuple(nodes))
+
+    def hold(self, job: int) -> None:
+        """Its reason says so, and priority 0."""
+        with self._lock:
+            self._command("hold", job=job)
+            held = {"reason": "JobHeldUser", "priority": 0, "eligible": 0.0}
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), **held)
+
+    def release(self, job: int) -> None:
+        """No reason that holds it."""
+        with self._lock:
+            self._command("release", job=job)
+            self._jobs[job] = msgspec.structs.replace(
+                self._known_job(job), reason="None", description=""
+            )
+
+    def suspend(self, job: int) -> None:
+        """Its priority is 0 until it is resumed."""
+        with self._lock:
+            self._command("suspend", job=job)
+            old = self._known_job(job)
+            if old.is_suspended:
+                return
+            if "RUNNING" not in old.states:
+                raise SlurmError(("scontrol", "suspend", str(job)), 1, "Job is not running")
+            self._jobs[job] = msgspec.structs.replace(
+                old, states=frozenset({"SUSPENDED"}), priority=0, suspended=self.clock()
+            )
+
+    def resume(self, job: int) -> None:
+        """Its priority is what it was."""
+        with self._lock:
+            self._command("resume", job=job)
+            old = self._known_job(job)
+            if not old.is_suspended:
+                raise SlurmError(("scontrol", "resume", str(job)), 1, "Job is not suspended")
+            self._jobs[job] = msgspec.structs.replace(
+                old, states=frozenset({"RUNNING"}), priority=1, suspended=0.0
+            )
+
+    def reservations(self) -> Sequence[Reservation]:
+        """The ones that a test has put into ``reserved``."""
+        with self._lock:
+            self._command("reservations")
+            return tuple(self.reserved)
+
+    def tell(self, job: int, line: str) -> None:
+        """Kept among the updates."""
+        with self._lock:
+            self._command("tell", job=job, line=line)
+            self._known_job(job)
+
+    def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
+        """There is no slurmdbd."""
+        del days
+        raise SlurmError(("sacct",), 1, "Slurm accounting storage is disabled")
+
+    def accounted_comment(self, job: int) -> str:
+        """As it was set last."""
+        with self._lock:
+            self._command("accounted_comment", job=job)
+            return self.accounted.get(job, "")
+
+    def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
+        """Kept in ``accounted``, too."""
+        with self._lock:
+            self._command("set_accounted_comment", cluster=cluster, job=job, text=text)
+            self.accounted[job] = text
+
+    def set_admin_comment(self, job: int, text: str) -> None:
+        """Kept among the updates."""
+        with self._lock:
+            self._command("set_admin_comment", job=job, text=text)
+            self._known_job(job)
+
+    def output(self, job: int) -> str:
+        """As the job's own field has it."""
+        with self._lock:
+            self._command("output", job=job)
+            return self._known_job(job).output
+
+    def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
+        with self._lock:
+            self.calls[name] += 1
+            if self.latency:
+                time.sleep(self.latency)
+            if self.fail_next:
+                raise self.fail_next.popleft()
+            if self.broken is not None:
+                raise self.broken
+            if changes:
+                self.updates.append((name, changes))
+
+    def _known(self, name: str) -> SlurmNode:
+        if name not in self._nodes:
+            command = ("scontrol", "update", f"nodename={name}")
+            raise SlurmError(command, 1, "slurm_update error: Invalid node name specified")
+        return self._nodes[name]
+
+    def _known_job(self, job: int) -> SlurmJob:
+        if job not in self._jobs:
+            raise SlurmError(("scontrol", str(job)), 1, "Invalid job id specified")
+        return self._jobs[job]
+
+
+POWER_STATES = frozenset(
+    {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
+)
+BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+
+
+def requeued_for(job: SlurmJob) -> str:
+    """The reason of a job that is requeued: Slurm holds one that a person has suspended, as its
+    priority stays 0 (24.11, measured).
+    """
+    return "JobHeldAdmin" if job.is_suspended_by_person else "BeginTime"
+
+
+def told(address: str | None) -> dict[str, Any]:
+    """The field that a command names, if it does."""
+    return {} if address is None else {"address": address}
+
+
+def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
+    """The node some time after ``scontrol update state=``; the traps are those of real Slurm:
+    power_down clears DRAIN, resume releases a drained node but leaves it powered down.
+    """
+    states = set(node.states)
+    match (state or "").lower():
+        case "drain":
+            states.add("DRAIN")
+        case "resume" | "undrain" | "idle":
+            states = (states - {"DRAIN", "DOWN", "FAIL"}) | (
+                {"IDLE"} if "DOWN" in states else set()
+            )
+            reason = reason or ""
+        case "down":
+            states = (states - BASE_STATES) | {"DOWN"}
+        case "power_down" | "power_down_asap" | "power_down_force":
+            states = (states - POWER_STATES - BASE_STATES - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
+        case "power_up":
+            states = (states - POWER_STATES) | {"POWERING_UP"}
+    new_reason = node.reason if reason is None else reason
+    return msgspec.structs.replace(node, states=frozenset(states), reason=new_reason)

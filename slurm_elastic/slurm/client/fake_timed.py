@@ -1,0 +1,300 @@
+"""A Slurm in memory whose nodes take their time, as slurmctld's do.
+
+Measured on 22.05.8: ``power_down_force`` makes a node IDLE+POWER_DOWN+NOT_RESPONDING at once,
+POWERING_DOWN about 1 s later (which wipes a DRAIN sent in between) and POWERED_DOWN after
+SuspendTimeout; its jobs are PENDING again with a start time 121 s ahead. DOWN does nothing to a
+node that is powering up; after ResumeTimeout that one is DOWN+POWERED_DOWN. RESUME of a node that
+is neither drained nor down is an error, but the other nodes of the command are resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
+from slurm_elastic.slurm.client.fake import (
+    BASE_STATES,
+    POWER_STATES,
+    FakeSlurm,
+    requeued_for,
+    told,
+)
+
+REQUEUE_HOLD = 121.0
+POWER_DOWN_LAG = 1.0
+
+Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
+"""A call of slurmctld's programs: kind (``resume``, ``suspend``, ``resume-fail``), nodes, jobs'
+nodes.
+"""
+
+
+class TimedSlurm(FakeSlurm):
+    """Nodes start powered down; ``step`` brings all up to the clock. Times in seconds."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        clock: Callable[[], float],
+        program: Program,
+        *,
+        suspend_time: float = 300.0,
+        suspend_timeout: float = 30.0,
+        resume_timeout: float = 600.0,
+    ) -> None:
+        off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+        super().__init__([SlurmNode(name=name, states=off) for name in names])
+        self.clock = clock
+        self._program = program
+        self._suspend_time = suspend_time
+        self._suspend_timeout = suspend_timeout
+        self._resume_timeout = resume_timeout
+        self._since = dict.fromkeys(names, clock())
+        self._wishes: dict[int, tuple[Sequence[str], int]] = {}
+
+    # Events of the cluster.
+
+    def node(self, name: str) -> SlurmNode:
+        """The node, also while no command gets an answer."""
+        return self._nodes[name]
+
+    def queue(self) -> Mapping[int, SlurmJob]:
+        """The jobs, also while no command gets an answer."""
+        return dict(self._jobs)
+
+    def asked(self, name: str) -> float:
+        """Since when the node is in its phase: of one that powers up, when that was asked for."""
+        return self._since[name]
+
+    def submit(self, job: int, among: Sequence[str], count: int = 1, **fields: Any) -> None:  # noqa: ANN401
+        """Queue a job that wants ``count`` of these nodes whole."""
+        self.set_job(job, "PENDING", submit=self.clock(), **fields)
+        self._wishes[job] = (among, count)
+        self.step()
+
+    def wish(self, job: int) -> Sequence[str]:
+        """The nodes that a job may use."""
+        return self._wishes[job][0]
+
+    def finish(self, job: int) -> None:
+        """The job is over, or cancelled."""
+        old = self._jobs.pop(job)
+        for name in old.nodes:
+            self._free(name)
+
+    def register(self, name: str, address: str) -> bool:
+        """A freshly booted slurmd says that it is there; whether it was waited for."""
+        node = self._nodes[name]
+        if phase(node) is not Phase.POWERING_UP:
+            return False
+        self._become(name, states=node.states - POWER_STATES, address=address)
+        self._configure()
+        return True
+
+    def miss(self, name: str) -> None:
+        """The slurmd has not answered a ping, as it has to every SlurmdTimeout / 3."""
+        node = self._nodes[name]
+        self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
+
+    def hear(self, name: str) -> None:
+        """The slurmd of a node that is up answers."""
+        node = self._nodes[name]
+        if phase(node) is Phase.UP and not is_down(node):
+            self._nodes[name] = replace(node, states=node.states - {"NOT_RESPONDING"})
+
+    def lose(self, name: str) -> None:
+        """The slurmd has not answered for SlurmdTimeout."""
+        self._fail(name, "Not responding", {"NOT_RESPONDING"})
+
+    def step(self) -> None:
+        """All that is due by now: power phases, then the scheduler."""
+        for name in list(self._nodes):
+            self._step_node(name)
+        self._schedule()
+
+    # protocols.Slurm
+
+    def update_nodes(
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """As slurmctld does at once; the rest comes with ``step``."""
+        with self._lock:
+            said = told(address)
+            self._command("update_nodes", names=tuple(names), state=state, reason=reason, **said)
+            wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
+            for name in names:
+                self._nodes[name] = replace(self._known(name), **said)
+                self._update(name, (state or "").lower())
+                if reason is not None:
+                    self._nodes[name] = replace(self._nodes[name], reason=reason)
+            if wrong:
+                text = "slurm_update error: Invalid node state specified"
+                raise SlurmError(("scontrol", "update", f"nodename={wrong[0]}"), 1, text)
+
+    def requeue(self, job: int) -> None:
+        """Pending again, with a start time ahead."""
+        with self._lock:
+            self._command("requeue", job=job)
+            self._requeue(self._known_job(job))
+
+    # inside
+
+    def _update(self, name: str, state: str) -> None:
+        node = self._nodes[name]
+        match state:
+            case "drain":
+                self._nodes[name] = replace(node, states=node.states | {"DRAIN"})
+            case "resume" | "undrain":
+                self._resume(node)
+            case "down" if phase(node) is not Phase.POWERING_UP:
+                self._fail(name, "", set())
+            case "power_up" if "POWERED_DOWN" in node.states:
+                self._power_up(node)
+            case "power_down_force":
+                self._requeue_jobs_of(name)
+                self._power_down(name, {"NOT_RESPONDING"})
+            case "power_down" | "power_down_asap" if "POWERED_DOWN" not in node.states:
+                self._power_down(name, set())
+
+    def _resume(self, node: SlurmNode) -> None:
+        states = node.states - {"DRAIN", "DOWN"}
+        if is_down(node):
+            states |= {"IDLE"}
+        self._nodes[node.name] = replace(node, states=states, reason="")
+
+    def _power_up(self, node: SlurmNode) -> None:
+        """The reason goes with it, a DRAIN stays (measured on 22.05.8)."""
+        states = node.states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
+        self._become(node.name, states=states, reason="")
+        self._program("resume", [node.name], {})
+
+    def _power_down(self, name: str, flags: set[str]) -> None:
+        node = self._nodes[name]
+        if is_busy(node):
+            self._nodes[name] = replace(node, states=node.states | {"POWER_DOWN"})
+        elif "POWERING_DOWN" not in node.states:
+            drain = node.states & {"DRAIN"}
+            self._become(name, states={"IDLE", "CLOUD", "POWER_DOWN", *flags, *drain})
+
+    def _step_node(self, name: str) -> None:
+        node, age = self._nodes[name], self.clock() - self._since[name]
+        match phase(node):
+            case Phase.POWERING_DOWN if "POWER_DOWN" in node.states and age >= POWER_DOWN_LAG:
+                self._suspend(name)
+            case Phase.POWERING_DOWN if age >= self._suspend_timeout:
+                states = (node.states - {"POWERING_DOWN", "NOT_RESPONDING"}) | {"POWERED_DOWN"}
+                self._become(name, states=states, address=name)  # as slurmctld resets it
+            case Phase.POWERING_UP if age >= self._resume_timeout:
+                self._fail(name, "ResumeTimeout reached", {"POWERED_DOWN"})
+                self._program("resume-fail", [name], {})
+            case Phase.UP if "IDLE" in node.states and age >= self._suspend_time:
+                self._suspend(name)
+
+    def _suspend(self, name: str) -> None:
+        self._become(name, states={"IDLE", "CLOUD", "POWERING_DOWN"})
+        self._program("suspend", [name], {})
+
+    def _fail(self, name: str, reason: str, flags: set[str]) -> None:
+        node = self._nodes[name]
+        self._requeue_jobs_of(name)
+        states = ((node.states - BASE_STATES - POWER_STATES) | (node.states & {"POWERED_DOWN"})) | {
+            "DOWN"
+        }
+        self._become(name, states=states | flags, reason=node.reason or reason)
+
+    def _requeue_jobs_of(self, name: str) -> None:
+        for job in list(self._jobs.values()):
+            if name in job.nodes:
+                self._requeue(job)
+
+    def _requeue(self, job: SlurmJob) -> None:
+        if not job.requeue:  # NODE_FAIL
+            self.finish(job.id)
+            return
+        self._jobs[job.id] = replace(
+            job,
+            states=frozenset({"PENDING"}),
+            nodes=(),
+            restarts=job.restarts + 1,
+            suspended=0.0,
+            reason=requeued_for(job),
+            start=self.clock() + REQUEUE_HOLD,
+        )
+        for name in job.nodes:
+            self._free(name)
+
+    def _free(self, name: str) -> None:
+        node = self._nodes[name]
+        if "ALLOCATED" in node.states:
+            states = (node.states - {"ALLOCATED"}) | {"IDLE"}
+            if phase(node) is Phase.UP:
+                self._become(name, states=states, last_busy=self.clock())
+            else:
+                self._nodes[name] = replace(node, states=frozenset(states))
+
+    def _become(self, name: str, *, states: set[str] | frozenset[str], **fields: Any) -> None:  # noqa: ANN401
+        self._nodes[name] = replace(self._nodes[name], states=frozenset(states), **fields)
+        self._since[name] = self.clock()
+
+    def _schedule(self) -> None:
+        now = self.clock()
+        for job in sorted(self._jobs.values(), key=lambda j: j.id):
+            waits = "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
+            if waits and job.start <= now and job.id in self._wishes:
+                among, count = self._wishes[job.id]
+                nodes = [self._nodes[n] for n in among]
+                free = [n.name for n in nodes if _usable(n) and _may_run(job, n)]
+                if len(free) >= count:
+                    self._allocate(job, sorted(free, key=self._is_off)[:count])
+        self._configure()
+
+    def _is_off(self, name: str) -> bool:
+        return "POWERED_DOWN" in self._nodes[name].states
+
+    def _allocate(self, job: SlurmJob, names: Sequence[str]) -> None:
+        off = [n for n in names if self._is_off(n)]
+        for name in names:
+            states = self._nodes[name].states - {"IDLE"} | {"ALLOCATED"}
+            if name in off:
+                states = states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
+                self._become(name, states=states)
+            else:
+                self._nodes[name] = replace(self._nodes[name], states=frozenset(states))
+        configuring = frozenset({"CONFIGURING"})
+        self._jobs[job.id] = replace(
+            job, states=configuring, nodes=tuple(names), reason="None", start=self.clock()
+        )
+        if off:
+            self._program("resume", off, {job.id: names})
+
+    def _configure(self) -> None:
+        """Jobs run once all their nodes are up."""
+        for job in list(self._jobs.values()):
+            up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
+            if "CONFIGURING" in job.states and up:
+                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), start=self.clock())
+
+
+def _can_resume(node: SlurmNode) -> bool:
+    return bool(node.states & {"DRAIN", "DOWN", "FAIL", "POWERING_UP"})
+
+
+def _may_run(job: SlurmJob, node: SlurmNode) -> bool:
+    """By partition; nodes that say none are in all."""
+    return not node.partitions or not set(node.partitions).isdisjoint(job.partitions)
+
+
+def _usable(node: SlurmNode) -> bool:
+    if "IDLE" not in node.states or node.states & {"DRAIN", "POWER_DOWN"}:
+        return False
+    return phase(node) in (Phase.UP, Phase.POWERED_DOWN)

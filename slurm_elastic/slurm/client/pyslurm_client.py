@@ -1,0 +1,112 @@
+"""Slurm's nodes by pyslurm: one RPC in place of a command that writes JSON. The rest by commands.
+
+pyslurm is bound to one release of Slurm, and to import it ends the process where no slurm.conf is
+found: ``unusable`` finds that out in another process, and the calls are made in one that is kept
+(``pyslurm_child``). Jobs stay with ``squeue``: pyslurm tells one
+word of a job's state where Slurm has several (COMPLETING hides COMPLETED).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.slurm.client import answers
+from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.slurm.client.pyslurm_child import Answer, Child, Request
+from slurm_elastic.slurm.client.shared_reading import SharedReading
+
+_IMPORT = "import pyslurm; print(pyslurm.__version__)"
+_STATES = frozenset(
+    {"DOWN", "DRAIN", "POWER_DOWN", "POWER_DOWN_ASAP", "POWER_DOWN_FORCE", "POWER_UP", "RESUME",
+     "UNDRAIN"}
+)  # fmt: skip
+"""The states that pyslurm 25.11 can set a node to."""
+
+
+def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
+    """Why pyslurm cannot be used with this Slurm; empty where it can."""
+    environment = {**os.environ, "SLURM_CONF": settings.conf}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _IMPORT],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=settings.command_timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it cannot be tried: {error}"
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        return f"it cannot be imported: {said[-1]}"
+    try:
+        release = answers.version(done.stdout.strip())
+    except ValueError as error:
+        return str(error)
+    if release != version:
+        ours, theirs = (".".join(map(str, v)) for v in (version, release))
+        return f"Slurm is {ours}, pyslurm is for {theirs}"
+    return ""
+
+
+class PyslurmClient(SlurmCli):
+    """``model.protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is empty."""
+
+    def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
+        super().__init__(settings, stop)
+        self._lock = threading.Lock()
+        self._child = Child(settings, self._patience)
+        self._all_nodes = SharedReading(self._load)
+
+    def close(self) -> None:
+        """End the process of pyslurm."""
+        with self._lock:
+            self._child.close()
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        """All nodes, or those of ``names`` that there are: one RPC, for all threads that wait."""
+        found = self._all_nodes.get()
+        wanted = None if names is None else set(names)
+        return {node.name: node for node in found if wanted is None or node.name in wanted}
+
+    def update_nodes(
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """One RPC for all; by scontrol what pyslurm has no word for, or cannot send (no reason)."""
+        spoken = (state or "").upper() in _STATES and reason != "" and address is None
+        if not names or not spoken:
+            super().update_nodes(names, state=state, reason=reason, address=address)
+            return
+        changes = {"state": str(state)} | ({} if reason is None else {"reason": reason})
+        self._ask(Request(names=tuple(names), changes=changes), "Nodes.modify", str(state))
+
+    def _load(self) -> Sequence[SlurmNode]:
+        return self._ask(Request(), "Nodes.load").nodes
+
+    def _ask(self, request: Request, *words: str) -> Answer:
+        command = ("pyslurm", *words)
+        with self._lock:
+            self.calls["pyslurm"] += 1
+            try:
+                answer = self._child.ask(request)
+            except OSError as error:
+                code = None if isinstance(error, TimeoutError) else 1
+                raise SlurmError(command, code, str(error)) from error
+        if answer.error:
+            raise SlurmError(command, 1, answer.error)
+        return answer

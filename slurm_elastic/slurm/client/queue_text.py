@@ -1,0 +1,161 @@
+"""The queue as ``squeue --Format`` prints it: what 22.05 is asked for. Pure.
+
+Its ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), whatever is
+asked for; this takes a twentieth. The content is the same: 22.05 has one word for a job's state
+in either form. Fields end in a mark that is new each time, as users may write anything else into
+names and comments, line breaks too.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from sys import intern
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.slurm.client.answers import array_tasks, job_states, partitions, preempted
+
+FIELDS = (
+    "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
+    "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
+    "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
+    "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
+    "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "tres-alloc", "tres-per-job",
+    "tres-per-node", "tres-per-socket", "tres-per-task",
+)  # fmt: skip
+ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Times as Unix time, lists of array tasks whole."""
+_NONE = frozenset({"", "(null)", "N/A", "n/a", "NONE", "Unknown"})
+_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
+
+
+def options(mark: str) -> tuple[str, ...]:
+    """squeue's: of all jobs the fields at their length, each with ``mark`` behind it."""
+    fields = ",".join(f"{field}:0{mark}" for field in FIELDS)
+    return ("--noheader", "--states=all", "--noconvert", "--sort=i", "--Format", fields)
+
+
+class QueueText:
+    """``take`` what comes, then ``close``; ``found`` has the jobs. ValueError where the text is not
+    what was asked for.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._end = f"{mark}\n".encode()
+        self._rest = b""
+        self.found: list[SlurmJob] = []
+
+    def take(self, data: bytes) -> None:
+        """The next part of the text."""
+        *whole, self._rest = (self._rest + data).split(self._end)
+        self.found += (self._job(text) for text in whole)
+
+    def close(self) -> None:
+        """The end of the text."""
+        if self._rest:
+            raise ValueError(f"its last record breaks off: {self._rest[:80]!r}")
+
+    def _job(self, text: bytes) -> SlurmJob:
+        values = text.decode(errors="replace").split(self._mark)
+        if len(values) != len(FIELDS):
+            raise ValueError(f"{len(values)} fields where {len(FIELDS)} were asked for")
+        return _job(*values)
+
+
+def _job(
+    number: str, array: str, task: str, state: str, user: str, uid: str, gid: str, account: str,
+    partition: str, nodes: str, reason: str, reason_list: str, start: str, submit: str,
+    eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
+    required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
+    limit: str, priority: str, features: str, qos: str, reservation: str,
+    node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
+    *wants: str,
+) -> SlurmJob:  # fmt: skip
+    code, found = _whole(exit_code, 0), job_states(state)
+    return SlurmJob(
+        id=int(number),
+        states=found,
+        user=intern(user),
+        account=intern(_text(account)),
+        partitions=partitions(partition),
+        nodes=tuple(expand(nodes)) if nodes not in _NONE else (),
+        reason=intern(reason),
+        start=_time(start),
+        submit=_time(submit),
+        requeue=requeue == "1",
+        restarts=_whole(restarts, 0),
+        name=intern(_text(name)),
+        uid=_whole(uid, -1),
+        gid=_whole(gid, -1),
+        array=0 if task in _NONE else int(array),
+        task=int(task) if task.isdecimal() else None,
+        batch=batch == "1",
+        comment=intern(_text(comment)),
+        required=tuple(expand(required)) if required not in _NONE else (),
+        directory=intern(_text(directory)),
+        output=_text(output),
+        killed_by=code & 0x7F,
+        exit_code=code >> 8 & 0xFF,
+        tasks=1 if task in _NONE else array_tasks(task),
+        node_count=max(_whole(node_count, 1), 1),
+        cpus=max(_whole(cpus, 1), 1),
+        limit=_limit(limit),
+        priority=_whole(priority, 0),
+        gres=_given(wants),
+        job_gres=_given((job_wants,)),
+        features=intern(_text(features)),
+        eligible=_time(eligible),
+        description=intern(_description(reason, reason_list)),
+        qos=intern(_text(qos)),
+        reservation=intern(_text(reservation)),
+        node_cpus=max(_whole(node_cpus, 1), 1),
+        node_memory=_memory(memory),
+        end=_time(end) if found & ENDED else 0.0,
+        preempted=preempted(found, _time(start), _time(end), _time(preempt)),
+        allocated="" if nodes in _NONE else _given((allocated,)),
+    )
+
+
+def _whole(value: str, unknown: int) -> int:
+    return int(value) if value.isdecimal() else unknown
+
+
+def _memory(value: str) -> int:
+    """MiB of ``MinMemory``, which does not say whether it is for a node or for a CPU."""
+    return int(value.removesuffix("M")) if value.removesuffix("M").isdecimal() else 0
+
+
+def _text(value: str) -> str:
+    return "" if value == "(null)" else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _given(values: tuple[str, ...]) -> str:
+    """Few texts are in tens of thousands of records."""
+    return " ".join(value for value in values if value not in _NONE)
+
+
+def _time(value: str) -> float:
+    return 0.0 if value in _NONE else float(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _limit(value: str) -> int | None:
+    """Seconds of ``[DAYS-][HOURS:]MINUTES:SECONDS``; None for a word, as UNLIMITED."""
+    found = _LIMIT.fullmatch(value)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _description(reason: str, reason_list: str) -> str:
+    """In parentheses there is what Slurm says more exactly than by the reason, or that again; else
+    the job's nodes are there.
+    """
+    if not reason_list.startswith("("):
+        return ""
+    said = reason_list[1:].removesuffix(")")
+    return "" if said == reason else said.replace("_", " ")

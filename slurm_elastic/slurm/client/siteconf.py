@@ -1,0 +1,281 @@
+"""A site's slurm.conf, read the way Slurm reads it (src/common/parse_config.c, slurm.conf(5)).
+
+Comments end a line wherever an unescaped ``#`` stands, a backslash at the end joins the next line,
+``Include`` is relative to slurm.conf's own directory and takes ``%c``, keys are case-insensitive,
+the last of a repeated key wins, and ``NodeName=DEFAULT`` / ``PartitionName=DEFAULT`` fill in what
+later lines leave out. Every value keeps the file and line it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import HostlistError, expand
+
+RECORDS = frozenset(
+    {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction"}
+)
+"""Keys whose line is one record: what follows belongs to it."""
+
+_MAX_DEPTH = 8
+_PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
+_INCLUDE = re.compile(r"\s*include\s+(\S.*?)\s*$", re.IGNORECASE)
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One ``name=value``; ``key`` is the name in lower case."""
+
+    key: str
+    name: str
+    value: str
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """``file:line``, as error messages begin."""
+        return f"{self.file}:{self.line}"
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One logical line: joined, without its comment, with what it sets."""
+
+    text: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the whole line describes one node list, partition, node set, ..."""
+        return bool(self.entries) and self.entries[0].key in RECORDS
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A NodeName, PartitionName or NodeSet: ``names`` expanded; ``values`` have the DEFAULTs in."""
+
+    names: tuple[str, ...]
+    where: str
+    values: Mapping[str, Entry]
+
+    def get(self, key: str, default: str = "") -> str:
+        """The value of ``key`` (lower case), from the line or its DEFAULT."""
+        entry = self.values.get(key)
+        return default if entry is None else entry.value
+
+
+class Site(Struct, frozen=True, kw_only=True):
+    """The whole file, Includes in place. ``node_defaults`` and ``partition_defaults`` are what a
+    line after the end of the file would inherit.
+    """
+
+    path: str
+    lines: tuple[Line, ...]
+    nodes: tuple[Record, ...] = ()
+    partitions: tuple[Record, ...] = ()
+    nodesets: tuple[Record, ...] = ()
+    node_defaults: Mapping[str, Entry] = field(default_factory=dict)
+    partition_defaults: Mapping[str, Entry] = field(default_factory=dict)
+
+    def option(self, name: str) -> Entry | None:
+        """The value of a global option that holds: the last one (None: not set)."""
+        found = self.options(name)
+        return found[-1] if found else None
+
+    def options(self, name: str) -> tuple[Entry, ...]:
+        """Every line that sets a global option, first to last."""
+        key = name.lower()
+        return tuple(
+            entry
+            for line in self.lines
+            if not line.is_record
+            for entry in line.entries
+            if entry.key == key
+        )
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """The items of a comma-separated option; ``none`` and ``(null)`` are no items."""
+        entry = self.option(name)
+        words = entry.value.split(",") if entry else []
+        stripped = (word.strip() for word in words)
+        return tuple(word for word in stripped if word and word.lower() not in ("none", "(null)"))
+
+    @property
+    def directory(self) -> Path:
+        """Where relative Includes, job_submit.lua and topology.conf are looked for."""
+        return Path(self.path).parent
+
+    @property
+    def node_names(self) -> Mapping[str, str]:
+        """Every node of the site with the place that names it."""
+        return {name: record.where for record in self.nodes for name in record.names}
+
+    @property
+    def default_partition(self) -> Record | None:
+        """The partition of jobs that name none (the last with Default=YES)."""
+        chosen = [p for p in self.partitions if p.get("default").lower() in ("yes", "y", "true")]
+        return chosen[-1] if chosen else None
+
+    @property
+    def priority_tier(self) -> int:
+        """PriorityTier of the default partition; 1 is Slurm's default (slurm.conf(5))."""
+        default = self.default_partition
+        text = default.get("prioritytier", default.get("priority", "1")) if default else "1"
+        return int(text) if text.isdigit() else 1
+
+
+def read(path: str | Path, *, ignore: str | None = None) -> Site:
+    """Read slurm.conf and what it includes, but for files named ``ignore`` (our own fragment).
+
+    Raises ConfigError naming file and line.
+    """
+    return _assemble(str(path), tuple(_lines(Path(path), Path(path), ignore, 0, {})))
+
+
+def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
+    """The logical lines of another file in slurm.conf's form (topology.conf, a fragment), but for
+    what it includes of the name ``ignore``.
+    """
+    return tuple(_lines(path, path, ignore, 0, {}))
+
+
+def names(entry: Entry) -> tuple[str, ...]:
+    """The hostlist in a value, expanded. Raises ConfigError naming file and line."""
+    try:
+        return tuple(expand(entry.value))
+    except HostlistError as error:
+        raise ConfigError(f"{entry.where}: {entry.name}: {error}") from error
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Line number and text of each non-empty logical line: comments off, continuations joined."""
+    joined, start = "", 0
+    for number, raw in enumerate(text.split("\n"), 1):
+        start = start or number
+        line, goes_on = _strip(raw)
+        joined += line
+        if goes_on:
+            continue
+        if joined.strip():
+            yield start, joined.strip()
+        joined, start = "", 0
+    if joined.strip():
+        yield start, joined.strip()
+
+
+def pairs(text: str, file: str, line: int) -> tuple[Entry, ...]:
+    """The ``name=value`` pairs of a logical line. Raises ConfigError for anything else in it."""
+    found: list[Entry] = []
+    at = 0
+    while text[at:].strip():
+        match = _PAIR.match(text, at)
+        if match is None:
+            raise ConfigError(
+                f"{file}:{line}: {text[at:].strip()!r} is not a name=value pair as Slurm has them"
+            )
+        value = match[3] if match[2] is None else match[2]
+        found.append(Entry(key=match[1].lower(), name=match[1], value=value, file=file, line=line))
+        at = match.end()
+    return tuple(found)
+
+
+def _strip(raw: str) -> tuple[str, bool]:
+    """A physical line without its comment, and whether the next one continues it.
+
+    Slurm takes the comment off first, so a backslash inside a comment continues nothing.
+    """
+    line = raw.rstrip("\r")
+    comment = re.search(r"(?<!\\)(?:\\\\)*#", line)
+    if comment:
+        line = line[: comment.end() - 1]
+    tail = re.search(r"(\\+)\s*$", line)
+    if tail and len(tail[1]) % 2 == 1:
+        return line[: tail.end(1) - 1], True
+    return line.replace("\\#", "#"), False
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"{where}cannot read {path}: {error.strerror}") from error
+
+
+def encoded(text: str) -> bytes:
+    """``text`` as bytes again: what came out of a site's file goes back byte for byte, also where
+    it is no UTF-8.
+    """
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _lines(
+    path: Path, root: Path, ignore: str | None, depth: int, seen: dict[str, str], where: str = ""
+) -> Iterator[Line]:
+    for number, text in logical_lines(_text(path, where)):
+        include = _INCLUDE.match(text)
+        if include is None:
+            line = Line(text=text, entries=pairs(text, str(path), number))
+            seen.update({e.key: e.value for e in line.entries if e.key == "clustername"})
+            yield line
+            continue
+        # Slurm writes cluster names in lower case everywhere.
+        name = include[1].strip('"').replace("%c", seen.get("clustername", "").lower())
+        if ignore is not None and name == ignore:
+            continue
+        if depth >= _MAX_DEPTH:
+            raise ConfigError(f"{path}:{number}: Includes nest deeper than {_MAX_DEPTH}")
+        yield from _lines(
+            root.parent / name, root, ignore, depth + 1, seen, where=f"{path}:{number}: "
+        )
+
+
+class _Defaults:
+    """NodeName=DEFAULT or PartitionName=DEFAULT so far: later ones add to earlier ones."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Entry] = {}
+
+    def record(self, line: Line) -> Record | None:
+        """The record of a line; None for a DEFAULT line, which is remembered."""
+        head, rest = line.entries[0], {e.key: e for e in line.entries[1:]}
+        if head.value.upper() == "DEFAULT":
+            self.values.update(rest)
+            return None
+        found = names(head) if head.key == "nodename" else (head.value,)
+        return Record(names=found, where=head.where, values={**self.values, **rest})
+
+
+def _assemble(path: str, lines: tuple[Line, ...]) -> Site:
+    kinds = {kind: _Defaults() for kind in ("nodename", "partitionname", "nodeset")}
+    records: dict[str, list[Record]] = {kind: [] for kind in kinds}
+    for line in lines:
+        kind = line.entries[0].key
+        if kind not in kinds:
+            continue
+        record = kinds[kind].record(line)
+        if record is not None:
+            records[kind].append(record)
+    _unique(records["nodename"], "node")
+    _unique(records["partitionname"], "partition")
+    return Site(
+        path=path,
+        lines=lines,
+        nodes=tuple(records["nodename"]),
+        partitions=tuple(records["partitionname"]),
+        nodesets=tuple(records["nodeset"]),
+        node_defaults=kinds["nodename"].values,
+        partition_defaults=kinds["partitionname"].values,
+    )
+
+
+def _unique(records: list[Record], what: str) -> None:
+    """A duplicate node or partition is fatal to slurmctld."""
+    seen: dict[str, str] = {}
+    for record in records:
+        for name in record.names:
+            if name in seen:
+                raise ConfigError(f"{record.where}: {what} {name} is already at {seen[name]}")
+            seen[name] = record.where

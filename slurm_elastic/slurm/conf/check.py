@@ -1,0 +1,204 @@
+"""Prove, before anything is changed, that the fragment leaves the site's own parts as they are.
+
+First what needs no process: conflicts, topology. Then Slurm's own parser, by a client that talks
+to nobody. Then two throw-away slurmctld's cut off from the network, one without and one with the
+fragment, and what they say of the site's own nodes, partitions and options is compared. Where the
+kernel does not allow that cut, the last step is left out and the report says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.slurm.client.siteconf import Site, encoded, read_lines
+from slurm_elastic.slurm.conf import dryrun, fragment
+from slurm_elastic.slurm.conf.dryrun import DryRun
+from slurm_elastic.slurm.conf.plan import Plan
+from slurm_elastic.slurm.conf.topology import FILE_NAME, is_tree, missing, switches
+
+VOLATILE = frozenset(
+    {
+        "State",
+        "BootTime",
+        "SlurmdStartTime",
+        "LastBusyTime",
+        "ResumeAfterTime",
+        "CPULoad",
+        "FreeMem",
+        "Reason",
+        "Comment",
+        "CurrentWatts",
+        "AveWatts",
+        "NextState",
+    }
+)
+"""Fields of scontrol show node that change by themselves."""
+_MAY_CHANGE = frozenset(
+    {
+        "AuthInfo",
+        "BOOT_TIME",
+        "SLURM_CONF",
+        "SlurmctldPort",
+        "StateSaveLocation",
+        "SlurmctldPidFile",
+        "SlurmctldLogFile",
+        "HASH_VAL",
+        "NEXT_JOB_ID",
+        "MaxNodeCount",
+        "GresTypes",
+        "PrivateData",
+        "ResumeRate",
+        "SuspendRate",
+        "SlurmctldParameters",
+    }
+)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """``full``: the throw-away slurmctld was run; else ``lines`` say why not. ``lines`` are what
+    was found to be in order, one sentence each.
+    """
+
+    full: bool
+    lines: tuple[str, ...]
+
+
+def check(plan: Plan, *, wrapper: Sequence[str] | None = None) -> Report:
+    """Check a plan; ConfigError where it must not be installed.
+
+    ``wrapper`` is the command that isolates (default: what works here).
+    """
+    problems = topology_problems(plan)
+    if problems:
+        raise ConfigError(*problems)
+    lines = [_parse(plan)]
+    isolation = dryrun.isolation() if wrapper is None else wrapper
+    if isolation is None:
+        return _lesser(lines, "unshare may not make a network namespace here")
+    settings, site = plan.config.slurm, plan.site
+    before = dryrun.run(settings, site, None, isolation)
+    if before.failure:
+        return _lesser(lines, f"it does not start on slurm.conf as it is: {before.failure}")
+    after = dryrun.run(settings, site, plan.fragment, isolation, gres=plan.gres)
+    problems = list(_differences(plan, before, after))
+    if problems:
+        raise ConfigError(*problems)
+    own = len(site.node_names)
+    lines.append(
+        f"a throw-away slurmctld reads the site's {own} nodes and {len(site.partitions)} partitions"
+        " the same with and without the fragment"
+    )
+    return Report(full=True, lines=tuple(lines))
+
+
+def topology_problems(plan: Plan) -> list[str]:
+    """The lines that topology.conf lacks, where the site uses topology/tree."""
+    if not is_tree(plan.site):
+        return []
+    path = plan.site.directory / FILE_NAME
+    if not path.exists():
+        return [f"{path}: TopologyPlugin is topology/tree, but there is no such file"]
+    lines = missing(plan.config, plan.pools, switches(read_lines(path)))
+    if not lines:
+        return []
+    head = f"{path}: topology/tree must know the cloud nodes, or their jobs are refused; add:"
+    return ["\n".join((head, *(f"    {line}" for line in lines)))]
+
+
+def _lesser(lines: Sequence[str], why: str) -> Report:
+    return Report(full=False, lines=(*lines, f"lesser check, no throw-away slurmctld: {why}"))
+
+
+def _parse(plan: Plan) -> str:
+    """Let Slurm's own parser read the whole: unknown keys are fatal to clients too."""
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
+        conf = Path(name) / "slurm.conf"
+        (Path(name) / fragment.FILE_NAME).write_bytes(encoded(plan.fragment))
+        text = _flattened(plan.site) + f"include {fragment.FILE_NAME}\n"
+        conf.write_bytes(encoded(text))
+        command = (f"{plan.config.slurm.bin_dir}/scontrol", "show", "hostnames", "x")
+        env = {"SLURM_CONF": str(conf), "PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+        try:
+            done = subprocess.run(
+                command,
+                env=env,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=60,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SlurmError(command, None, str(error)) from error
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "rror" in line]
+        raise ConfigError(*(_relocated(line, conf, plan.site) for line in errors or [done.stderr]))
+    return "Slurm's parser reads slurm.conf with the fragment"
+
+
+def _flattened(site: Site) -> str:
+    return "".join(f"{line.text}\n".replace("#", "\\#") for line in site.lines)
+
+
+def _relocated(message: str, conf: Path, site: Site) -> str:
+    """The copy's place in a message of Slurm means the site's: its lines stand one for one.
+
+    For a key that it does not know, 22.05 names no place.
+    """
+    unknown = re.search(r"unrecognized key: (\w+)", message)
+    if unknown and (found := site.option(unknown[1])):
+        return f"{found.where}: Slurm does not know {found.name}"
+    own = site.directory / fragment.FILE_NAME
+    message = message.replace(str(conf.parent / fragment.FILE_NAME), str(own))
+    at = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
+    if at and 0 < int(at[1]) <= len(site.lines):
+        place = site.lines[int(at[1]) - 1].entries[0]
+        return message.replace(at[0], f"{place.file} line {place.line}")
+    return message.replace(str(conf), site.path)
+
+
+def _differences(plan: Plan, before: DryRun, after: DryRun) -> Iterator[str]:
+    if after.failure:
+        yield f"slurmctld does not start with the fragment: {after.failure}"
+        return
+    own_partitions = [name for record in plan.site.partitions for name in record.names]
+    yield from _compare("node", plan.site.node_names, before.nodes, after.nodes)
+    yield from _compare("partition", own_partitions, before.partitions, after.partitions)
+    for name in sorted(before.config.keys() | after.config.keys()):
+        old, new = before.config.get(name), after.config.get(name)
+        if old != new and name not in _MAY_CHANGE:
+            yield f"option {name} would change from {old} to {new}"
+    for pool in plan.pools:
+        lacking = [node for node in pool.nodes if node not in after.nodes]
+        if lacking:
+            yield f"pool {pool.name}: slurmctld does not show node {lacking[0]}"
+    for cloud in plan.config.clouds:
+        if cloud.partition_name not in after.partitions:
+            yield f"cloud {cloud.name}: slurmctld does not show partition {cloud.partition_name}"
+
+
+def _compare(
+    what: str,
+    names: Sequence[str] | Mapping[str, str],
+    before: Mapping[str, Mapping[str, str]],
+    after: Mapping[str, Mapping[str, str]],
+) -> Iterator[str]:
+    """The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05)."""
+    for name in names:
+        if name not in before:
+            continue
+        old, new = before[name], after.get(name, {})
+        for field in sorted((old.keys() | new.keys()) - VOLATILE):
+            if old.get(field) != new.get(field):
+                yield (
+                    f"the site's own {what} {name} would change:"
+                    f" {field} from {old.get(field)} to {new.get(field)}"
+                )

@@ -1,0 +1,177 @@
+"""The options of a site's slurm.conf that our fragment cannot stand beside. Pure.
+
+Slurm lets the last of two different values win and says so only in the log of slurmctld, so every
+such case is named here, with both values and the file and line of the site, before anything is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.base.account import same
+from slurm_elastic.config import Config
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.policies.launch.verdict import features
+from slurm_elastic.slurm.client.siteconf import Entry, Record, Site
+
+FOREVER = frozenset({"-1", "infinite", "unlimited"})
+
+NODE_RESETS = {
+    "boards": "1",
+    "sockets": "1",
+    "socketsperboard": "1",
+    "threadspercore": "1",
+    "corespeccount": "0",
+    "memspeclimit": "0",
+    "tmpdisk": "0",
+    "cpubind": "none",
+    "reason": '""',
+    "gres": '""',
+}
+"""Slurm's own defaults of what a site's NodeName=DEFAULT may set and ours must not inherit."""
+
+_NODE_SET_BY_US = frozenset(
+    {"cpus", "realmemory", "state", "weight", "feature", "features", "corespersocket", "port"}
+)
+
+
+def conflicts_of(config: Config, pools: Sequence[Pool], site: Site) -> list[str]:
+    """One sentence for each conflict; empty where fragment and site fit together."""
+    return [
+        *_cluster(config, site),
+        *_names(config, pools, site),
+        *_lone_localhost(site),
+        *_spills_over(pools, site),
+        *_programs(config, site),
+        *_suspends_static(site),
+        *_node_defaults(site),
+        *_node_count(pools, site),
+    ]
+
+
+def programs_of(config: Config) -> dict[str, str]:
+    """The scalar options of the fragment: Slurm's name and our value."""
+    base = config.slurm.programs_dir.rstrip("/")
+    return {
+        "ResumeProgram": f"{base}/slurm-elastic-resume",
+        "SuspendProgram": f"{base}/slurm-elastic-suspend",
+        "ResumeFailProgram": f"{base}/slurm-elastic-resume-fail",
+        "ResumeRate": "0",
+        "SuspendRate": "0",
+    }
+
+
+def _cluster(config: Config, site: Site) -> Iterator[str]:
+    name = site.option("ClusterName")
+    if name is None:
+        yield f"{site.path}: ClusterName is not set; slurm-elastic's cluster.name must equal it"
+    elif name.value.lower() != config.cluster.name.lower():
+        yield f"{name.where}: ClusterName is {name.value}, slurm-elastic has {config.cluster.name}"
+    user = site.option("SlurmUser")
+    found = user.value if user else "root"
+    where = user.where if user else site.path
+    if not same(found, config.slurm.user):
+        yield f"{where}: SlurmUser is {found}, slurm-elastic's slurm.user is {config.slurm.user}"
+
+
+def _names(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    own = site.node_names
+    for pool in pools:
+        for node in pool.nodes:
+            if node in own:
+                yield f"{own[node]}: node {node} is the site's own; pool {pool.name} names it too"
+    partitions = {name: p.where for p in site.partitions for name in p.names}
+    partitions |= {name: n.where for n in site.nodesets for name in n.names}
+    for cloud in config.clouds:
+        name = cloud.partition_name
+        if name in partitions:
+            yield f"{partitions[name]}: {name} is the site's own; cloud {cloud.name} uses it too"
+
+
+def _lone_localhost(site: Site) -> Iterator[str]:
+    """Slurm finds the first node by every name that is none yet, if it is named localhost and still
+    the only one, and takes the next node for its double (node_conf.c, 22.05 to master).
+    """
+    for name, where in list(site.node_names.items())[:1]:
+        if name == "localhost":
+            yield (
+                f"{where}: a first node named localhost can only be a cluster's only one: Slurm"
+                " takes every further node for it (Duplicated NodeHostName); give it another"
+                " name, as NodeName=n1 NodeHostname=localhost"
+            )
+
+
+def _spills_over(pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    """Site partitions and node sets that our nodes would silently join."""
+    for partition in site.partitions:
+        if "ALL" in partition.get("nodes").upper().split(","):
+            yield (
+                f"{partition.where}: partition {partition.names[0]} has Nodes=ALL and would take"
+                " in cloud nodes; name its nodes instead"
+            )
+    ours = {feature for pool in pools for feature in features(pool)}
+    for nodeset in site.nodesets:
+        if nodeset.get("feature") in ours:
+            yield (
+                f"{nodeset.where}: node set {nodeset.names[0]} takes nodes by the feature"
+                f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
+            )
+
+
+def _programs(config: Config, site: Site) -> Iterator[str]:
+    for name, ours in programs_of(config).items():
+        entry = site.option(name)
+        if entry is not None and entry.value != ours:
+            yield f"{entry.where}: {name} is {entry.value}, slurm-elastic needs {ours}"
+
+
+def _suspends_static(site: Site) -> Iterator[str]:
+    """A finite SuspendTime would hand the site's own idle nodes to our SuspendProgram."""
+    entry = site.option("SuspendTime")
+    if entry is not None and entry.value.lower() not in FOREVER:
+        yield _suspend_sentence("SuspendTime", entry)
+    for partition in site.partitions:
+        yield from _suspends_partition(partition)
+    for node in site.nodes:  # from 26.05 on
+        entry = node.values.get("suspendtime")
+        if entry is not None and entry.value.lower() not in FOREVER:
+            yield _suspend_sentence(f"SuspendTime of node {node.names[0]}", entry)
+
+
+def _suspends_partition(partition: Record) -> Iterator[str]:
+    entry = partition.values.get("suspendtime")
+    if entry is not None and entry.value.lower() not in FOREVER:
+        yield _suspend_sentence(f"SuspendTime of partition {partition.names[0]}", entry)
+    entry = partition.values.get("powerdownonidle")
+    if entry is not None and entry.value.lower() in ("yes", "true"):
+        yield _suspend_sentence(f"PowerDownOnIdle of partition {partition.names[0]}", entry)
+
+
+def _suspend_sentence(what: str, entry: Entry) -> str:
+    return (
+        f"{entry.where}: {what} is {entry.value}; with slurm-elastic's SuspendProgram it would"
+        " power down the site's own nodes, so it must be INFINITE or absent"
+    )
+
+
+def _node_defaults(site: Site) -> Iterator[str]:
+    known = _NODE_SET_BY_US | NODE_RESETS.keys()
+    for key, entry in site.node_defaults.items():
+        if key not in known:
+            yield (
+                f"{entry.where}: NodeName=DEFAULT sets {entry.name}={entry.value}, which cloud"
+                " nodes would inherit; set it on the site's own NodeName lines instead"
+            )
+
+
+def _node_count(pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    entry = site.option("MaxNodeCount")
+    if entry is None or not entry.value.isdigit():
+        return
+    ours, own = sum(len(pool.nodes) for pool in pools), len(site.node_names)
+    if ours + own > int(entry.value):
+        yield (
+            f"{entry.where}: MaxNodeCount is {entry.value};"
+            f" {own} own and {ours} cloud nodes need {own + ours}"
+        )

@@ -1,0 +1,252 @@
+"""Start a throw-away slurmctld on a copy of a configuration and read back what it makes of it.
+
+The copy keeps all that describes nodes, partitions and scheduling; daemons' places, authentication,
+accounting and every program are replaced, so that nothing of the site is run, written or asked. A
+slurmctld contacts the slurmd's of its configuration at once, even on a port of its own (measured),
+hence the network namespace: nothing outside can be reached from it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.base.account import account
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.siteconf import Entry, Line, Site
+from slurm_elastic.slurm.conf import gresconf
+from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
+from slurm_elastic.slurm.conf.plugins import has_plugin
+
+_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
+_PROGRAM = Path(__file__).with_name("isolated.py")
+_SECONDS = 180.0
+
+_REPLACED = re.compile(
+    r"accounting.*|acctgather.*|auth(alt)?(types?|info)|backup(addr|controller)|burstbuffer.*"
+    r"|certmgr.*|clifilterplugins|communicationparameters|control(addr|machine)|cred.*|epilog.*"
+    r"|extsensors.*|federation.*|healthcheck.*|jobacctgather.*|jobcomp.*|jobcontainer.*"
+    r"|jobcredential.*|jobsubmitplugins|mailprog|nodefeaturesplugins|power(parameters|plugin)"
+    r"|prep(plugins|parameters)|prolog(slurmctld)?|rebootprogram|resume(fail)?program"
+    r"|slurmctld(addr|host|logfile|pidfile|plugstack|port|primary.*|syslogdebug)"
+    r"|slurmschedlogfile|slurmuser|srun(epilog|prolog)|statesavelocation|suspendprogram"
+    r"|task(epilog|prolog)|tls.*|unkillablestepprogram"
+)
+"""Options (lower case) that the copy does without: places, keys, accounting, programs."""
+
+_BESIDE = ("cgroup.conf", "topology.conf", "topology.yaml")
+"""The files that slurmctld reads beside slurm.conf and gres.conf."""
+
+
+class DryRun(Struct, frozen=True, kw_only=True):
+    """The answer of slurmctld: fields by name for each node and partition, and the whole of
+    ``scontrol show config``. ``failure`` is what its log had to say if it did not start.
+    """
+
+    nodes: Mapping[str, Mapping[str, str]]
+    partitions: Mapping[str, Mapping[str, str]]
+    config: Mapping[str, str]
+    failure: str | None = None
+
+
+def isolation() -> tuple[str, ...] | None:
+    """The command that puts another one into namespaces of its own; None: not allowed here."""
+    # Not as a mapped root: slurmctld would want to drop groups, which such a root may not.
+    own_user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
+    command = ("unshare", *own_user, *_NAMESPACES)
+    return command if shutil.which("unshare") and _works((*command, "true")) else None
+
+
+def run(
+    settings: SlurmSettings,
+    site: Site,
+    fragment: str | None,
+    wrapper: Sequence[str],
+    *,
+    gres: str = "",
+    linger: float = 0.0,
+) -> DryRun:
+    """One throw-away slurmctld on the site's configuration, with or without our fragment, and with
+    ``gres`` as our part of gres.conf.
+
+    ``wrapper`` is ``isolation()``; with none the network is shared, which only a test may want.
+    ``linger``: seconds that slurmctld goes on for after its answers.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
+        directory = Path(name)
+        _prepare(settings, site, fragment, directory)
+        _prepare_gres(site, gres, directory)
+        command = _command(settings, site, directory, wrapper, linger)
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _failed(f"no answer within {_SECONDS:.0f} s")
+        if done.returncode != 0:
+            stderr = done.stderr.decode(errors="replace").strip()
+            return _failed(stderr.rpartition("\n")[2] or _reason(directory))
+        texts = {q: (directory / q).read_text(errors="replace") for q in QUESTIONS}
+    return DryRun(
+        nodes=records(texts["nodes"], "NodeName"),
+        partitions=records(texts["partitions"], "PartitionName"),
+        config=_settings(texts["config"]),
+    )
+
+
+def _command(
+    settings: SlurmSettings, site: Site, directory: Path, wrapper: Sequence[str], linger: float
+) -> list[str]:
+    return [
+        *wrapper,
+        *(sys.executable, "-I", str(_PROGRAM), str(directory)),
+        *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
+        f"--outside={namespaces()}" if wrapper else "--shared",
+        f"--linger={linger}",
+        *(() if _needs_no_munge(settings, site) else ("--munged",)),
+    ]
+
+
+def records(text: str, key: str) -> dict[str, dict[str, str]]:
+    """The answer of ``scontrol -o show``: for each ``key`` (NodeName, PartitionName) its fields."""
+    records: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        fields = {m[1]: m[2].strip() for m in re.finditer(r"(\S+?)=(.*?)(?=\s+\S+?=|$)", line)}
+        if key in fields:
+            records[fields.pop(key)] = fields
+    return records
+
+
+def copy_text(lines: Sequence[Line]) -> str:
+    """The lines without what ``_REPLACED`` names; what is kept is kept as it was written."""
+    return "".join(f"{text}\n" for line in lines if (text := _kept(line)))
+
+
+def _kept(line: Line) -> str:
+    if line.entries[0].key == "poweraction":  # a program of the site (26.05)
+        return ""
+    if line.is_record:
+        return _escaped(line.text)
+    kept = [entry for entry in line.entries if not _REPLACED.fullmatch(entry.key)]
+    if len(kept) == len(line.entries):
+        return _escaped(line.text)
+    return _escaped(" ".join(_written(entry) for entry in kept))
+
+
+def _written(entry: Entry) -> str:
+    quoted = not entry.value or any(c.isspace() for c in entry.value)
+    return f'{entry.name}="{entry.value}"' if quoted else f"{entry.name}={entry.value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("#", "\\#")
+
+
+def _works(command: Sequence[str]) -> bool:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, directory: Path) -> None:
+    lines = site.lines
+    if fragment is not None:
+        (directory / "fragment").write_bytes(siteconf.encoded(fragment))
+        lines = (*lines, *siteconf.read_lines(directory / "fragment"))
+    user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    text = copy_text(lines) + _own_options(
+        directory, user, munge=not _needs_no_munge(settings, site)
+    )
+    (directory / "slurm.conf").write_bytes(siteconf.encoded(text))
+    for name in _BESIDE:
+        if (site.directory / name).is_file():
+            shutil.copyfile(site.directory / name, directory / name)
+    hosts = "".join(f"{line}\n" for line in _hosts(lines))
+    (directory / "hosts").write_bytes(siteconf.encoded(hosts))
+    (directory / "state").mkdir()
+    directory.chmod(0o755)
+    if os.geteuid() == 0:
+        # And no more: root goes on writing beside it, where SlurmUser must not lay links.
+        owner = account(user)
+        os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
+
+
+def _prepare_gres(site: Site, ours: str, directory: Path) -> None:
+    lines = gresconf.site_lines(site)
+    if lines or ours:
+        text = gresconf.flattened(lines, ours)
+        (directory / gresconf.SITE_FILE).write_bytes(siteconf.encoded(text))
+
+
+def _needs_no_munge(settings: SlurmSettings, site: Site) -> bool:
+    """Debian has the plug-ins that authenticate nobody; SchedMD's RPMs leave them out."""
+    return all(has_plugin(settings, site, name) for name in ("auth_none", "cred_none"))
+
+
+def _own_options(directory: Path, user: str, *, munge: bool) -> str:
+    host = socket.gethostname().split(".")[0]
+    auth = "AuthType=auth/none\nCredType=cred/none\n"
+    if munge:
+        auth = f"AuthType=auth/munge\nAuthInfo=socket={directory}/munge/socket\n"
+    return auth + (
+        f"SlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={_free_port()}\n"
+        f"SlurmUser={user}\nStateSaveLocation={directory}/state\n"
+        f"SlurmctldPidFile={directory}/state/pid\nSlurmctldLogFile={directory}/state/log\n"
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _hosts(lines: Sequence[Line]) -> Iterator[str]:
+    """An /etc/hosts in which every name of a node line resolves; addresses stay addresses."""
+    yield "127.0.0.1 localhost"
+    names = {
+        name
+        for line in lines
+        if line.entries[0].key == "nodename"
+        for entry in line.entries
+        if entry.key in ("nodename", "nodeaddr", "nodehostname", "bcastaddr")
+        for name in siteconf.names(entry)
+    }
+    for name in sorted(names):
+        yield f"{ADDRESS} {name}"
+
+
+def _reason(directory: Path) -> str:
+    """The errors of the log, the fatal ones last and enough."""
+    log = directory / "state" / "log"
+    texts = [
+        p.read_text(errors="replace") for p in (directory / "slurmctld.out", log) if p.exists()
+    ]
+    lines = [re.sub(r"^\[\S+\] |^slurmctld: ", "", line) for t in texts for line in t.splitlines()]
+    fatal = [line for line in lines if "fatal:" in line]
+    errors = [line for line in lines if "error:" in line]
+    return "; ".join(dict.fromkeys(fatal or errors[-3:]))
+
+
+def _failed(failure: str) -> DryRun:
+    return DryRun(nodes={}, partitions={}, config={}, failure=failure or "it said nothing")
+
+
+def _settings(text: str) -> dict[str, str]:
+    matches = (re.match(r"(\w+)\s*=\s?(.*)$", line) for line in text.splitlines())
+    return {match[1]: match[2].strip() for match in matches if match}

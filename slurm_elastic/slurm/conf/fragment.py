@@ -1,0 +1,277 @@
+"""``slurm-elastic.conf``: what slurm.conf includes. Pure: the same arguments, the same text.
+
+It holds our nodes, a partition for each cloud and, of options that are lists, the union with the
+site's own values, because the last of two lines wins in Slurm. It sets nothing that changes how the
+site's own jobs run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.policies.launch.verdict import features
+from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, programs_of
+
+FILE_NAME = "slurm-elastic.conf"
+
+_PARTITION_RESETS = {
+    "alternate": 'Alternate=""',
+    "hidden": "Hidden=NO",
+    "lln": "LLN=NO",
+    "maxcpuspernode": "MaxCPUsPerNode=UNLIMITED",
+    "maxcpuspersocket": "MaxCPUsPerSocket=UNLIMITED",
+    "maxnodes": "MaxNodes=UNLIMITED",
+    "minnodes": "MinNodes=0",
+    "powerdownonidle": "PowerDownOnIdle=NO",
+    "reqresv": "ReqResv=NO",
+    "rootonly": "RootOnly=NO",
+}
+"""Options of PartitionName=DEFAULT that would cripple a cloud partition, at Slurm's default."""
+
+_PARTITION_SET_BY_US = frozenset(
+    {
+        "default",
+        "nodes",
+        "priority",
+        "prioritytier",
+        "resumetimeout",
+        "state",
+        "suspendtime",
+        "suspendtimeout",
+    }
+)
+
+
+def render(
+    config: Config,
+    pools: Sequence[Pool],
+    site: Site,
+    version: tuple[int, int],
+    *,
+    lua: bool = True,
+) -> str:
+    """The fragment for this site and Slurm version (22, 5); ``lua``: Slurm has job_submit/lua.
+
+    Raises ConfigError with every conflict between our lines and the site's.
+    """
+    problems = conflicts_of(config, pools, site)
+    if problems:
+        raise ConfigError(*problems)
+    sections = (
+        _header(config, version),
+        list(_options(config, pools, site, version, lua=lua)),
+        list(_nodes(config, pools, site)),
+        list(_partitions(config, pools, site)),
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def slurm_time(seconds: float) -> str:
+    """Seconds as ``D-HH:MM:SS``, rounded up to the minute that Slurm's time limits have."""
+    minutes = math.ceil(seconds / 60)
+    days, rest = divmod(minutes, 24 * 60)
+    return f"{days}-{rest // 60:02}:{rest % 60:02}:00"
+
+
+def _header(config: Config, version: tuple[int, int]) -> list[str]:
+    return [
+        f"# Cloud nodes and partitions of cluster {config.cluster.name}, included by slurm.conf.",
+        "# Written by `slurm-elastic conf install`; change slurm-elastic.yaml and install again.",
+        f"# For Slurm {version[0]}.{version[1]:02}.",
+    ]
+
+
+def _options(
+    config: Config, pools: Sequence[Pool], site: Site, version: tuple[int, int], *, lua: bool
+) -> Iterator[str]:
+    for name, value in programs_of(config).items():
+        yield f"{name}={value}"
+    base = config.slurm.programs_dir.rstrip("/")
+    yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
+    if config.slurm.epilog_hook:
+        yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
+    yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
+    yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
+    yield from _union(site, "GresTypes", _gres_types(pools))
+    yield from _union(site, "JobSubmitPlugins", ["lua"] if lua else [])
+
+
+WIPE = "/usr/local/sbin/slurm-elastic-wipe"
+"""The program of ``join.wipe`` on machines. slurm.conf's Epilog cannot name it for them alone: a
+path or a pattern that fits nothing on a node is an Epilog error there, which drains it (22.05).
+"""
+
+
+def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:
+    wanted = ["power_save_interval=1", "power_save_min_interval=0"]
+    if version < (23, 11):
+        wanted.append("cloud_reg_addrs")
+    if any(cloud.__struct_config__.tag != "local" for cloud in config.clouds):
+        wanted.append("enable_configless")
+    return wanted
+
+
+def _union(site: Site, name: str, wanted: Sequence[str]) -> Iterator[str]:
+    """The site's items, then ours that it lacks; no line where it lacks none.
+
+    An item with a value (``power_save_interval=5``) stays the site's.
+    """
+    own = site.items(name)
+    have = {item.partition("=")[0].lower() for item in own}
+    new = [item for item in wanted if item.partition("=")[0].lower() not in have]
+    if new:
+        yield f"{name}={','.join((*own, *new))}"
+
+
+def _gres_types(pools: Sequence[Pool]) -> list[str]:
+    return sorted({name.partition(":")[0] for pool in pools for name in pool.gres})
+
+
+def ranked(config: Config, pools: Sequence[Pool]) -> list[Pool]:
+    """On-premises pools first, each location in the file's order."""
+    return sorted(
+        pools, key=lambda p: (config.cloud(p.cloud).location != Location.ON_PREMISES, p.weight)
+    )
+
+
+def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
+    """By pool, in the order of ``ranked``: the Weight of its nodes."""
+    weights = sorted(pool.weight for pool in pools)
+    return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
+
+
+def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    ports = {pool.name: pool.slurmd_port for pool in config.pools}
+    weights = slurm_weights(config, pools)
+    for pool in ranked(config, pools):
+        yield " ".join(
+            (
+                f"NodeName={_hostlist(pool.nodes)}",
+                f"CPUs={pool.cpus}",
+                f"RealMemory={pool.real_memory}",
+                *_gres(pool),
+                f"Feature={','.join(features(pool))}",
+                f"Weight={weights[pool.name]}",
+                *_address(pool, ports[pool.name], site),
+                *_node_resets(pool, site),
+                "State=CLOUD",
+            )
+        )
+
+
+def _hostlist(nodes: Sequence[str]) -> str:
+    """Compressed, but never reordered: the i-th name has the i-th port."""
+    text = compress(nodes)
+    return text if expand(text) == list(nodes) else ",".join(nodes)
+
+
+def _gres(pool: Pool) -> Iterator[str]:
+    if pool.gres:
+        yield "Gres=" + ",".join(f"{name}:{count}" for name, count in pool.gres.items())
+
+
+def _address(pool: Pool, port: int | None, site: Site) -> Iterator[str]:
+    """Several slurmd's on this host need a port each; else the cloud tells the address."""
+    if port is not None:
+        last = port + len(pool.nodes) - 1
+        yield f"NodeAddr=127.0.0.1 Port={port if last == port else f'[{port}-{last}]'}"
+    elif "port" in site.node_defaults:
+        slurmd_port = site.option("SlurmdPort")
+        yield f"Port={slurmd_port.value if slurmd_port else 6818}"
+
+
+def _node_resets(pool: Pool, site: Site) -> Iterator[str]:
+    for key, entry in site.node_defaults.items():
+        if key == "corespersocket":
+            yield f"{entry.name}={pool.cpus}"
+        elif key in NODE_RESETS and not (key == "gres" and pool.gres):
+            yield f"{entry.name}={NODE_RESETS[key]}"
+
+
+def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    kept = [
+        f"{entry.name}={entry.value} ({PurePath(entry.file).name}:{entry.line})"
+        for key, entry in site.partition_defaults.items()
+        if key not in _PARTITION_SET_BY_US and key not in _PARTITION_RESETS
+    ]
+    if kept:
+        yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(kept)
+    blocked = blocked_clouds(config)
+    for cloud in config.clouds:
+        nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
+        if not nodes:
+            continue
+        if cloud.name in blocked:
+            yield f"# Shut: {blocked[cloud.name]}"
+        # Nothing would be launched for its jobs, so Slurm must not take any.
+        state = "INACTIVE" if cloud.name in blocked else "UP"
+        yield f"{_partition(config, cloud, nodes, site)} State={state}"
+
+
+def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site: Site) -> str:
+    resets = (_PARTITION_RESETS[k] for k in site.partition_defaults if k in _PARTITION_RESETS)
+    return " ".join(
+        (
+            f"PartitionName={cloud.partition_name}",
+            f"Nodes={compress(nodes)}",
+            "Default=NO",
+            f"PriorityTier={site.priority_tier}",
+            *_who(config, cloud),
+            *_times(config, cloud),
+            *_billing(config, cloud),
+            *resets,
+        )
+    )
+
+
+def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
+    who = config.who_of(cloud)
+    for name, allowed in (
+        ("AllowAccounts", who.accounts),
+        ("AllowGroups", who.groups),
+        ("AllowQos", who.qos),
+    ):
+        if allowed:
+            yield f"{name}={','.join(allowed)}"
+    if who.default_time is not None:
+        yield f"DefaultTime={slurm_time(who.default_time)}"
+    if who.max_time is not None:
+        yield f"MaxTime={slurm_time(who.max_time)}"
+
+
+def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    for name, seconds in (
+        ("SuspendTime", fail_safe(config, cloud)),
+        ("ResumeTimeout", config.resume_timeout(cloud)),
+        ("SuspendTimeout", config.suspend_timeout(cloud)),
+    ):
+        yield f"{name}={math.ceil(seconds)}"
+
+
+def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    """TRESBillingWeights by the dearest of the cloud's pools, on-demand, a CPU. CPU alone: Slurm
+    adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), and would charge a whole
+    machine twice.
+    """
+    unit = config.books.billing_unit
+    prices = [
+        shape.price / shape.cpus
+        for pool in config.pools
+        if pool.cloud == cloud.name
+        for name, shape in cloud.shapes.items()
+        if not pool.type_names or name in pool.type_names
+    ]
+    if cloud.flat_price is not None:
+        prices = [cloud.flat_price / pool.cpus for pool in config.pools if pool.cloud == cloud.name]
+    if unit is not None and prices and max(prices) > 0:
+        yield f'TRESBillingWeights="CPU={max(prices) / unit:.6g}"'

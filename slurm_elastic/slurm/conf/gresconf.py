@@ -1,0 +1,117 @@
+"""``slurm-elastic-gres.conf``: what gres.conf includes for cloud nodes. Pure but for reading.
+
+slurmd counts no GPU without a file, and slurmctld then drains its node. slurmctld itself reads the
+lines of cloud nodes when it starts, before there is a machine: 22.05 ends itself where it would
+have to detect their GPUs ("Cannot use AutoDetect on cloud node"; 24.11 does not). So our lines name
+files, and take a site's AutoDetect back for our nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config.devices import Device, devices
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.slurm.client.siteconf import Entry, Line, Site, names, read_lines
+
+SITE_FILE = "gres.conf"
+FILE_NAME = "slurm-elastic-gres.conf"
+_HEAD = """\
+# Devices of the cloud nodes, included by gres.conf.
+# Written by `slurm-elastic conf install`; change slurm-elastic.yaml and install again.
+"""
+
+
+def site_lines(site: Site) -> tuple[Line, ...]:
+    """The site's own gres.conf, Includes in place; none where it has none."""
+    path = path_of(site)
+    return read_lines(path, ignore=FILE_NAME) if path.is_file() else ()
+
+
+def flattened(lines: Sequence[Line], ours: str) -> str:
+    """One file of the site's lines and ours."""
+    return "".join(f"{line.text}\n" for line in lines) + ours
+
+
+def render(config: Config, pools: Sequence[Pool], lines: Sequence[Line]) -> str:
+    """Our file beside these lines of the site's; empty where nothing is to be said.
+
+    Raises ConfigError with every line of the site's that ours cannot stand beside, and every pool
+    whose devices nobody knows.
+    """
+    taken, detects = named_nodes(lines), _detects(lines)
+    problems: list[str] = []
+    text: list[str] = []
+    for pool, settings in zip(pools, config.pools, strict=True):
+        nodes = [node for node in pool.nodes if node not in taken]
+        if nodes:
+            problems += _for_all(settings, lines)
+            text += _of_pool(settings, nodes, detects, problems)
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return _HEAD + "".join(f"{line}\n" for line in text) if text else ""
+
+
+def named_nodes(lines: Sequence[Line]) -> Set[str]:
+    """The nodes that gres.conf names: their devices are what the site says."""
+    heads = [line.entries[0] for line in lines if line.is_record]
+    return {name for head in heads for name in names(head)}
+
+
+def _detects(lines: Sequence[Line]) -> bool:
+    """Whether the site has its GPUs detected on all nodes."""
+    entries = [entry for line in lines if not line.is_record for entry in line.entries]
+    return any(e.key == "autodetect" and e.value.lower() != "off" for e in entries)
+
+
+def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
+    """Lines without nodes hold for cloud nodes, too, and would double their devices."""
+    kinds = {name.partition(":")[0] for name in pool.gres}
+    for entry in (line.entries[0] for line in lines if not line.is_record):
+        if entry.key == "name" and entry.value in kinds:
+            yield _everywhere(entry, pool.name)
+
+
+def _everywhere(entry: Entry, pool: str) -> str:
+    return (
+        f"{entry.where}: Name={entry.value} without NodeName holds for the nodes of pool {pool},"
+        " too; expected NodeName= with the site's own nodes before it"
+    )
+
+
+def _of_pool(
+    pool: PoolSettings, nodes: Sequence[str], detects: bool, problems: list[str]
+) -> list[str]:
+    start = f"NodeName={compress(nodes)} AutoDetect=off"
+    try:
+        found = [f"{start} {_device(one)}" for one in devices(pool.gres, pool.devices)]
+    except ValueError as error:
+        problems.append(
+            f"pool {pool.name}: gres {error} is a part of a GPU (MIG), whose files differ from"
+            f" machine to machine type; expected `devices` with them, or lines for {nodes[0]} in"
+            " gres.conf (docs/gpus.md)"
+        )
+        return []
+    return found or ([start] if detects else [])
+
+
+def _device(device: Device) -> str:
+    name, _, kind = device.gres.partition(":")
+    typed = f" Type={kind}" if kind else ""
+    return f"Name={name}{typed} {'MultipleFiles' if device.several else 'File'}={device.files}"
+
+
+def least(types: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The gres that all of these types of machines have, by the name that says most."""
+    names = set(types[0]).intersection(*types[1:])
+    told = {name for name in names if not any(other.startswith(f"{name}:") for other in names)}
+    return {name: min(one[name] for one in types) for name in sorted(told)}
+
+
+def path_of(site: Site) -> Path:
+    """The site's gres.conf, which has our include."""
+    return site.directory / SITE_FILE

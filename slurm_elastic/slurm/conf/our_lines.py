@@ -1,0 +1,78 @@
+"""Our two lines in slurm.conf and gres.conf: put at the end, taken out again byte for byte. Pure.
+
+The marker comment ends in ``(a newline was added)`` where the file had no final one, and in
+``(two ...)`` where its last line ended in a continuation backslash, so that taking the lines out
+needs no memory of the file before.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from slurm_elastic.slurm.conf import fragment
+
+_MARKER = b"# slurm-elastic: this and the next line come and go with `slurm-elastic conf`"
+_NOTES = (b"", b" (a newline was added)", b" (two newlines were added)")
+
+
+@functools.cache
+def _block(name: str) -> re.Pattern[bytes]:
+    return re.compile(
+        rb"(?P<before>(?:\r?\n)*)"
+        + re.escape(_MARKER)
+        + rb"(?P<note>"
+        + b"|".join(re.escape(note) for note in reversed(_NOTES))
+        + rb")(?P<newline>\r?\n)[ \t]*include "
+        + re.escape(name.encode())
+        + rb"[ \t]*(?P<end>\r?\n|$)",
+        re.IGNORECASE,
+    )
+
+
+def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
+    """``text`` with our lines as its last; what has them at its end already is returned as is."""
+    match = _block(name).search(text)
+    if match and match.end() == len(text):
+        return text
+    text = without_include(text, name)
+    newline = b"\r\n" if text.endswith(b"\r\n") or _mostly_crlf(text) else b"\n"
+    added = _newlines_needed(text)
+    block = (_MARKER + _NOTES[added], b"include " + name.encode(), b"")
+    return text + newline * added + newline.join(block)
+
+
+def without_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
+    """``text`` without our lines, and without the newlines that came with them if they still end
+    the file; whatever else was edited since stays.
+    """
+    while match := _block(name).search(text):
+        before, rest = match["before"], text[match.end() :]
+        if not rest.strip():
+            for _ in range(_NOTES.index(match["note"])):
+                before = before.removesuffix(match["newline"])
+        text = text[: match.start()] + before + rest
+    return text
+
+
+def has_include(text: bytes, name: str = fragment.FILE_NAME) -> bool:
+    """Whether our lines are in ``text``."""
+    return _block(name).search(text) is not None
+
+
+def _newlines_needed(text: bytes) -> int:
+    """Our comment must start a line of its own, and be no continuation of the last one.
+
+    A backslash that ends the last line would join ours to it (slurm.conf(5)).
+    """
+    if not text:
+        return 0
+    last = text.rstrip(b"\r\n").rsplit(b"\n", 1)[-1].split(b"#", 1)[0].rstrip()
+    ends = text.endswith(b"\n")
+    if last.endswith(b"\\") and text[len(text.rstrip(b"\r\n")) :].count(b"\n") < 2:
+        return 1 if ends else 2
+    return 0 if ends else 1
+
+
+def _mostly_crlf(text: bytes) -> bool:
+    return text.count(b"\r\n") * 2 > text.count(b"\n") > 0

@@ -1,0 +1,321 @@
+"""The plan of ``conf install`` for this host: every file with its content. Nothing is written.
+
+``check``, ``diff`` and ``install`` all start from the same plan.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_pools
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.policies.launch.verdict import features
+from slurm_elastic.policies.nodes.pings import is_pinged
+from slurm_elastic.slurm.client import answers
+from slurm_elastic.slurm.client.siteconf import Site, encoded, read
+from slurm_elastic.slurm.conf import authentication, fragment, gresconf
+from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
+from slurm_elastic.slurm.conf.plugins import has_plugin
+from slurm_elastic.slurm.hooks import submit_filter
+
+PROGRAMS: Mapping[str, str] = {
+    "slurm-elastic-resume": "power.py",
+    "slurm-elastic-suspend": "power.py",
+    "slurm-elastic-resume-fail": "power.py",
+    "slurm-elastic-prolog": "slurm-elastic-prolog",
+    "slurm-elastic-epilog": "slurm-elastic-epilog",
+    "slurm-elastic-wait": "slurm-elastic-wait",
+}
+"""Name in ``programs_dir`` and its source in the package."""
+
+_OWN_LUA = "-- Made by `slurm-elastic conf install`"
+_ANY_INCLUDE = re.compile(
+    rb"^[ \t]*include[ \t].*" + re.escape(fragment.FILE_NAME.encode()), re.I | re.M
+)
+
+
+class PlannedFile(Struct, frozen=True, kw_only=True):
+    """A file as it shall be; ``mode`` None keeps the mode and owner that it has."""
+
+    path: Path
+    content: bytes
+    mode: int | None
+
+    def current(self) -> bytes | None:
+        """The content there now; None for nothing. Raises ConfigError where it cannot be read."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def differs(self) -> bool:
+        """Whether content or mode are not yet as planned; a link is only where it may stay one."""
+        if self.current() != self.content:
+            return True
+        return self.mode is not None and self.path.lstat().st_mode != stat.S_IFREG | self.mode
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """``files`` in the order in which they are written, slurm.conf last. ``notices`` are for the
+    admin to read; ``manual`` are lines that only the admin can put in. ``gres`` is our part of
+    gres.conf.
+    """
+
+    config: Config
+    pools: tuple[Pool, ...]
+    site: Site
+    version: tuple[int, int]
+    fragment: str
+    gres: str
+    files: tuple[PlannedFile, ...]
+    notices: tuple[str, ...]
+    manual: tuple[str, ...]
+
+    def changes(self) -> tuple[PlannedFile, ...]:
+        """The files that are not yet as planned."""
+        return tuple(file for file in self.files if file.differs())
+
+
+def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
+    """Read the site and plan. Raises ConfigError for whatever does not fit together."""
+    version = version or detect_version(config.slurm)
+    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    pools = pools_of(config)
+    lua = has_plugin(config.slurm, site, "job_submit_lua")
+    text = fragment.render(config, pools, site, version, lua=lua)
+    gres = gresconf.render(config, pools, gresconf.site_lines(site))
+    filters = submit_filter.render(config, pools, site)
+    return Plan(
+        config=config,
+        pools=pools,
+        site=site,
+        version=version,
+        fragment=text,
+        gres=gres,
+        files=(
+            *_programs(config, site, version),
+            *(_lua_files(site, filters) if lua else ()),
+            PlannedFile(
+                path=site.directory / fragment.FILE_NAME, content=encoded(text), mode=0o644
+            ),
+            *_gres_files(site, gres),
+            _slurm_conf(config),
+        ),
+        notices=tuple(_notices(config, pools, site)),
+        manual=tuple(_manual_lua(site) if lua else _manual_profile(config, site)),
+    )
+
+
+def pools_of(config: Config) -> tuple[Pool, ...]:
+    """The pools with the features that the fragment gives their nodes."""
+    pools = domain_pools(config, expand)
+    return tuple(replace(pool, features=features(pool)) for pool in pools)
+
+
+def detect_version(settings: SlurmSettings) -> tuple[int, int]:
+    """Slurm's version from its own programs, as (22, 5)."""
+    tried = []
+    for command in (
+        (f"{settings.sbin_dir}/slurmctld", "-V"),
+        (f"{settings.bin_dir}/sinfo", "--version"),
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+            return answers.version(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            tried.append(f"{' '.join(command)}: {error}")
+    raise ConfigError(f"cannot find out Slurm's version: {'; '.join(tried)}")
+
+
+def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:
+    """The file ``settings`` beside the programs; values run to the end of their line.
+
+    Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
+    several lines add up and Slurm calls both.
+    """
+    chained = version < (23, 11)
+    prolog = _value(site, "PrologSlurmctld") if chained else ""
+    epilog = _value(site, "EpilogSlurmctld") if chained and config.slurm.epilog_hook else ""
+    values = {
+        "state_dir": config.state_dir,
+        "partitions": " ".join(cloud.partition_name for cloud in config.clouds),
+        "site_prolog": prolog,
+        "site_epilog": epilog,
+        "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
+        "python": "/usr/bin/python3",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _prolog_timeout(config: Config, site: Site) -> float:
+    """How long (s) a prolog waits at most: for the slowest cloud, but less than slurmctld lets it
+    (PrologEpilogTimeout), which would kill it.
+    """
+    longest = config.longest_resume_timeout
+    own = _value(site, "PrologEpilogTimeout")
+    return min(longest, max(int(own) - 5, 1)) if own.isdigit() else longest
+
+
+def _value(site: Site, name: str) -> str:
+    entry = site.option(name)
+    return entry.value if entry else ""
+
+
+def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[PlannedFile]:
+    base = Path(config.slurm.programs_dir)
+    text = settings_text(config, site, version)
+    yield PlannedFile(path=base / "settings", content=encoded(text), mode=0o644)
+    sources = resources.files("slurm_elastic") / "programs"
+    for name, source in PROGRAMS.items():
+        yield PlannedFile(path=base / name, content=(sources / source).read_bytes(), mode=0o755)
+
+
+def _lua_files(site: Site, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
+    foreign = foreign_lua(site.directory)
+    for name, text in filters.items():
+        if name != submit_filter.PLUGIN_SCRIPT or foreign is None:
+            yield PlannedFile(path=site.directory / name, content=encoded(text), mode=0o644)
+
+
+def foreign_lua(directory: Path) -> str | None:
+    """The site's own job_submit.lua, beside slurm.conf; None where there is none but ours."""
+    path = directory / submit_filter.PLUGIN_SCRIPT
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return None if text.startswith(_OWN_LUA) else text
+
+
+def is_installed(config: Config) -> bool:
+    """Whether slurm.conf includes our part, by whosever line; also where it cannot be read, which
+    others tell.
+    """
+    try:
+        return _ANY_INCLUDE.search(Path(config.slurm.conf).read_bytes()) is not None
+    except OSError:
+        return True
+
+
+def _slurm_conf(config: Config) -> PlannedFile:
+    path = Path(config.slurm.conf)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return PlannedFile(path=path, content=with_include(text), mode=None)
+
+
+def _gres_files(site: Site, gres: str) -> Iterator[PlannedFile]:
+    """Our lines, and gres.conf, which includes them: the site's own, or one with nothing else."""
+    path = gresconf.path_of(site)
+    own = PlannedFile(path=path, content=b"", mode=None).current()
+    if not gres and not has_include(own or b"", gresconf.FILE_NAME):
+        return
+    ours = site.directory / gresconf.FILE_NAME
+    yield PlannedFile(path=ours, content=encoded(gres), mode=0o644)
+    rest = without_include(own or b"", gresconf.FILE_NAME)
+    content = with_include(own or b"", gresconf.FILE_NAME)
+    yield PlannedFile(path=path, content=content, mode=None if rest else 0o644)
+
+
+def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    if config.join.wipe:
+        own = site.option("Epilog")
+        whose = f"{own.where}: the site's Epilog" if own else "slurm.conf has no Epilog: one"
+        yield (
+            f"{whose} has to run {fragment.WIPE} where that is there, and exit as it does; it must"
+            " be on every node of the cluster. Until then join.wipe does nothing"
+        )
+    yield from authentication.notices(config, site)
+    for reason in blocked_clouds(config).values():
+        yield f"{reason}; its partition is INACTIVE until then"
+    yield from _gres_notices(config, pools, site)
+    if "enable_configless" not in site.items("SlurmctldParameters"):
+        yield (
+            f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
+            f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
+        )
+    if len(heads := site.options("SlurmctldHost")) > 1:
+        names = ", ".join(head.value.partition("(")[0] for head in heads)
+        yield (
+            f"{heads[1].where}: slurm.conf names {len(heads)} controllers ({names}), and"
+            " slurm-elastic has no fail-over yet: its services run on one of them; while another"
+            " one is in control nothing is launched or ended"
+        )
+    timeout = site.option("SlurmdTimeout")
+    if timeout and timeout.value.isdigit() and not is_pinged(int(timeout.value)):
+        yield (
+            f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
+            " that a node is silent, so the daemon goes by the clouds' lists alone"
+        )
+    if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
+        yield (
+            "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
+            " a node, also one that you set"
+        )
+
+
+def _gres_notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    """The pools whose devices are the site's to name, or that nobody tells Slurm of."""
+    taken = gresconf.named_nodes(gresconf.site_lines(site))
+    for pool, settings in zip(pools, config.pools, strict=True):
+        if pool.gres and taken & set(pool.nodes):
+            path = gresconf.path_of(site)
+            yield f"pool {pool.name}: {path} names its nodes, and says what devices they have"
+        shapes = config.cloud(pool.cloud).shapes
+        types = [shapes[name].gres for name in settings.type_names if name in shapes]
+        if not pool.gres and types and all(types):
+            found = ", ".join(f'"{name}": {count}' for name, count in gresconf.least(types).items())
+            yield (
+                f"pool {pool.name} has no gres, but each of its types has: to let jobs use them,"
+                f" set gres: {{{found}}}"
+            )
+
+
+def _manual_lua(site: Site) -> Iterator[str]:
+    """The two lines for a site's own job_submit.lua."""
+    text = foreign_lua(site.directory)
+    if text is None:
+        return
+    path = site.directory / submit_filter.PLUGIN_SCRIPT
+    if "lua" not in site.items("JobSubmitPlugins"):
+        raise ConfigError(
+            f"{path} exists, but JobSubmitPlugins has no lua: installing would switch it on;"
+            " move it away, or put lua into JobSubmitPlugins first"
+        )
+    if "slurm_elastic_submit" not in text:
+        yield f"{path} is the site's own and stays as it is; put these two lines in:"
+        # pcall: a dofile of a missing file would be fatal for slurmctld.
+        yield f'    pcall(dofile, "{site.directory / submit_filter.FILTER}")    -- at the top'
+        yield (
+            "    if slurm_elastic_submit then slurm_elastic_submit(job_desc, part_list, submit_uid)"
+            " end    -- in slurm_job_submit, before its return slurm.SUCCESS"
+        )
+
+
+def _manual_profile(config: Config, site: Site) -> Iterator[str]:
+    """The environment that serves plain jobs where Slurm was built without Lua (sbatch(1), input
+    environment).
+    """
+    default = site.default_partition
+    partitions = [default.names[0]] if default else []
+    partitions += [cloud.partition_name for cloud in config.clouds]
+    listed = ",".join(dict.fromkeys(partitions))
+    yield "this Slurm has no job_submit/lua; to let plain jobs burst, put into /etc/profile.d:"
+    for name in ("SBATCH_PARTITION", "SLURM_PARTITION", "SALLOC_PARTITION"):
+        yield f"    export {name}={listed}"

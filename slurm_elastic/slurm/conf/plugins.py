@@ -1,0 +1,28 @@
+"""Which plug-ins the Slurm of the site has, by the files that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.slurm.client.siteconf import Site
+
+_PLACES = ("lib*/slurm", "lib*/slurm-wlm", "lib/*/slurm", "lib/*/slurm-wlm")
+"""Below the prefix that Slurm was built for: SchedMD's, RPMs' and Debian's ways."""
+
+
+def has_plugin(settings: SlurmSettings, site: Site, name: str) -> bool:
+    """Whether the site's Slurm has this plug-in."""
+    return any((place / f"{name}.so").exists() for place in _directories(settings, site))
+
+
+def _directories(settings: SlurmSettings, site: Site) -> Iterator[Path]:
+    entry = site.option("PluginDir")
+    if entry is not None:
+        yield from (Path(place) for place in entry.value.split(":"))
+        return
+    # Where /sbin is a link to /usr/sbin, the libraries are below /usr.
+    prefix = Path(settings.sbin_dir).resolve().parent
+    for place in _PLACES:
+        yield from prefix.glob(place)

@@ -1,0 +1,222 @@
+"""The job submit filter: ``slurm_elastic.lua``, of which ``job_saving.lua`` is a part, and, where a
+site has none, ``job_submit.lua``.
+
+The code is Lua, for Slurm's job_submit/lua plugin, and lies beside this module; here it gets its
+data: our partitions in rank order with what their nodes have. Who may use a partition, its state
+and its limits are not in the data: the filter asks Slurm for those at each submission.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.checkpoint import LIMIT, METHODS, OPTIONS
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import cheapest
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
+from slurm_elastic.policies.launch.verdict import features, most_nodes
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.hooks.launcher import launchers
+
+FILTER = "slurm_elastic.lua"
+PLUGIN_SCRIPT = "job_submit.lua"
+_DATA_LINE = "local SITE = {}\n"
+_SAVING = "job_saving.lua"
+_SAVING_LINE = f"-- Here comes {_SAVING}.\n"
+_CALL = re.compile(r"(?<!function )\bslurm_elastic_submit\s*\(")
+_COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+
+LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
+
+
+def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> dict[str, str]:
+    """Name -> text of the files that go beside slurm.conf.
+
+    ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
+    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
+    be used yet are left out: a job listed there could only wait. From ``site`` those options are
+    read that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask
+    for no memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience``
+    needs, and whether users are held to their accounts (``accounts_enforced``).
+    """
+    data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
+    data["open_accounts"] = site is not None and not accounts_enforced(site)
+    data["requeue"] = _integer(site, "JobRequeue", 1) != 0
+    data["saving"] = _saving()
+    data |= _default_memory(site)
+    if config.checkpoint.directory is not None:
+        data["launchers"] = launchers(config.checkpoint.directory)
+    code = _source(FILTER)
+    if code.count(_DATA_LINE) != 1 or code.count(_SAVING_LINE) != 1:
+        raise AssertionError(f"{FILTER} lacks its data line, or that of {_SAVING}")
+    code = code.replace(_SAVING_LINE, _source(_SAVING))
+    return {
+        FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
+        PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
+    }
+
+
+def trouble(conf: str | Path) -> str:
+    """Why no job is given our partitions by itself: slurmctld does not call the filter, as far as
+    slurm.conf and the site's job_submit.lua tell. Empty where it does.
+    """
+    try:
+        plugins = siteconf.read(conf).items("JobSubmitPlugins")
+        script = (Path(conf).parent / PLUGIN_SCRIPT).read_text(errors="replace")
+    except (ConfigError, FileNotFoundError) as error:
+        return f"the submit filter is not installed ({error})"
+    except OSError:
+        return ""  # nobody knows
+    if "lua" not in plugins:
+        return "slurm.conf's JobSubmitPlugins has no lua, so the submit filter is not called"
+    if not _CALL.search(_COMMENT.sub("", script)):
+        return f"the site's {PLUGIN_SCRIPT} does not call slurm_elastic_submit"
+    return ""
+
+
+ENFORCING = frozenset({"all", "associations", "limits", "qos", "safe", "wckeys"})
+"""The words of AccountingStorageEnforce that hold users to their accounts (slurm.conf(5))."""
+
+
+def accounts_enforced(site: Site) -> bool:
+    """Whether Slurm takes only jobs whose users belong to the account that they name."""
+    words = {word.lower() for word in site.items("AccountingStorageEnforce")}
+    return bool(words & ENFORCING)
+
+
+def client_patience(site: Site | None) -> int:
+    """Seconds that srun and salloc wait for the nodes of their job to boot before they give up.
+
+    They know the cluster's timeouts only, not those of a partition (22.05 to 26.05: src/srun and
+    src/salloc, _wait_nodes_ready): five times the sum; 30 and 60 s by default.
+    """
+    values = (_integer(site, "SuspendTimeout", 30), _integer(site, "ResumeTimeout", 60))
+    return 5 * sum(values)
+
+
+def to_lua(value: LuaValue, indent: int = 0) -> str:
+    """The value as a Lua expression (5.1 and later); tables with one line for each entry."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, Mapping):
+        entries = [f"[{_quoted(key)}] = {to_lua(item, indent + 1)}" for key, item in value.items()]
+    else:
+        entries = [to_lua(item, indent + 1) for item in value]
+    if not entries:
+        return "{}"
+    pad = "  " * (indent + 1)
+    return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
+
+
+def _saving() -> dict[str, LuaValue]:
+    """The words in which a job says how it is saved, and ours where it is not."""
+    options: dict[str, LuaValue] = {
+        method: [{"key": key, "values": values} for key, values in keys.items()]
+        for method, keys in OPTIONS.items()
+    }
+    return {
+        "methods": METHODS, "options": options, "bare": LIMIT, "one_node": ONE_NODE,
+        "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE, "without_steps": STEPS,
+    }  # fmt: skip
+
+
+def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
+    """On-premises before public, then in the order of the configuration."""
+    blocked = blocked_clouds(config)
+    clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
+    partitions: list[LuaValue] = []
+    for cloud in clouds:
+        if cloud.name in blocked:
+            continue
+        own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
+        if own:
+            data: list[LuaValue] = [_pool(config, pool) for pool in own]
+            partition: dict[str, LuaValue] = {
+                "name": cloud.partition_name,
+                "interactive": config.resume_timeout(cloud) <= patience,
+                "public": cloud.location is Location.PUBLIC,
+                "spot": any(Market.SPOT in pool.markets for pool in own),
+                "pools": data,
+            }
+            if (most := most_of_cloud(config, cloud)) is not None:
+                partition["most"] = most
+            if method := _method(config, cloud.name):
+                partition["checkpoint"] = method
+            partitions.append(partition)
+    return partitions
+
+
+def _method(config: Config, cloud: str) -> str:
+    """How jobs are saved that run there and say nothing themselves: by the first pool that does."""
+    own = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
+    methods = [config.checkpoint.method if method is None else method for method in own]
+    return next((method for method in methods if method != "none"), "")
+
+
+def _pool(config: Config, pool: Pool) -> LuaValue:
+    return {
+        "count": most_of(config, pool),
+        "cpus": pool.cpus,
+        "memory": pool.real_memory,
+        "gres": dict(pool.gres),
+        "features": dict.fromkeys(features(pool), True),
+    }
+
+
+def most_of(config: Config, pool: Pool) -> int:
+    """Nodes of the pool that may ever be up together under the limits."""
+    cloud = config.cloud(pool.cloud)
+    caps = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
+    return most_nodes(pool, cheapest(cloud, pool), caps)
+
+
+def most_of_cloud(config: Config, cloud: CloudSettings) -> int | None:
+    """Nodes of the cloud that may ever be up together, where its limits or the cluster's say."""
+    limits = (config.limits.nodes, cloud.limits.nodes)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _default_memory(site: Site | None) -> dict[str, LuaValue]:
+    """MiB; slurm.conf(5) knows no unit here, and 0 is none."""
+    found: dict[str, LuaValue] = {}
+    for name, option in (
+        ("def_mem_per_cpu", "DefMemPerCPU"),
+        ("def_mem_per_node", "DefMemPerNode"),
+    ):
+        value = _integer(site, option, 0)
+        if value:
+            found[name] = value
+    return found
+
+
+def _integer(site: Site | None, option: str, default: int) -> int:
+    """A global option's number; the default also for UNLIMITED and what is no number."""
+    entry = site.option(option) if site else None
+    return int(entry.value) if entry is not None and entry.value.isdigit() else default
+
+
+def _quoted(text: str) -> str:
+    """A Lua string of printable ASCII; all else as decimal escapes of its UTF-8 bytes.
+
+    Three digits always, so that a digit that follows is not read as part of the escape.
+    """
+    plain = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def _source(name: str) -> str:
+    return resources.files("slurm_elastic.slurm").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,142 @@
+"""The decision chain of a node or a job, followed from one to the other, and a job's machines. Pure
+but for the reads of the ledger that ``tell`` is given as functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.state.ledger import Decision, Machine
+
+FOLLOWED = 16
+"""A job of one of ours' largest requests names hundreds of nodes; more than this say nothing."""
+AFTERMATH = 60.0
+"""Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
+_JOB = "job:"
+_POOL = "pool:"
+
+Read = Callable[[str], Sequence[Decision]]
+
+
+def job_subject(job: int) -> str:
+    """How a job is named among the subjects of decisions."""
+    return f"{_JOB}{job}"
+
+
+def pool_subject(pool: str) -> str:
+    """How a pool is named among the subjects of decisions."""
+    return f"{_POOL}{pool}"
+
+
+def list_subject(cloud: str) -> str:
+    """How a cloud's list is named among the subjects of decisions."""
+    return f"list:{cloud}"
+
+
+def jobs_of(decision: Decision) -> list[int]:
+    """The jobs a decision is about."""
+    return [int(s[len(_JOB) :]) for s in decision.subjects if s.startswith(_JOB)]
+
+
+def nodes_of(decision: Decision) -> list[str]:
+    """The nodes a decision is about."""
+    return [s for s in decision.subjects if not s.startswith((_JOB, _POOL))]
+
+
+def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:
+    """All decisions on a job, and those on its nodes from its first one until another job had the
+    node. ``held_now`` are its nodes by Slurm, else the ranking has kept which nodes it waited for:
+    where known, other nodes of the request are left out. More than FOLLOWED are not followed.
+    """
+    own = list(read(job_subject(job)))
+    if not own:
+        return []
+    nodes = list(dict.fromkeys(held_now)) or _waited_for(job, own) or _named(own)
+    if len(nodes) > FOLLOWED:
+        nodes = []
+    chain = own + [d for node in nodes for d in _while_held(job, own, read(node))]
+    return _in_order(chain)
+
+
+def tell_node(node: str, read: Read) -> list[Decision]:
+    """All decisions on a node, and those on its jobs alone (requeued, restarted) at that time."""
+    own = list(read(node))
+    chain = list(own)
+    for job in dict.fromkeys(j for d in own for j in jobs_of(d)):
+        mentions = [d.at for d in own if job in jobs_of(d)]
+        chain += [
+            d
+            for d in read(job_subject(job))
+            if not nodes_of(d) and min(mentions) <= d.at <= max(mentions) + AFTERMATH
+        ]
+    return _in_order(chain)
+
+
+class Stay(NamedTuple):
+    """A job had these nodes from ``begin`` to ``end`` (Unix time; None: it still has)."""
+
+    nodes: tuple[str, ...]
+    begin: float
+    end: float | None = None
+
+
+def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Machine, ...]:
+    """The machines that were its nodes then, in the order in which it came to them: for a node the
+    one that was there first, as a later one of that name was launched when the job had left.
+    """
+    by_node: dict[str, list[Machine]] = {}
+    for machine in sorted(machines, key=lambda m: m.instance.launched):
+        by_node.setdefault(machine.instance.node, []).append(machine)
+    found: dict[tuple[str, str], Machine] = {}
+    for stay in sorted(stays, key=lambda stay: stay.begin):
+        for node in stay.nodes:
+            there = (m for m in by_node.get(node, ()) if _meet(m, stay))
+            for machine in list(there)[:1]:
+                found.setdefault((machine.instance.cloud, machine.instance.id), machine)
+    return tuple(found.values())
+
+
+def _meet(machine: Machine, stay: Stay) -> bool:
+    begun = stay.end is None or machine.instance.launched < stay.end
+    return begun and (machine.ended is None or machine.ended > stay.begin)
+
+
+def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:
+    """Its own share of its requests' nodes, by the rankings that told it."""
+    names: dict[str, None] = {}
+    for decision in decisions:
+        shares = (decision.detail or {}).get("jobs")
+        if isinstance(shares, dict) and str(job) in shares:
+            names.update(dict.fromkeys(expand(str(shares[str(job)]))))
+    return list(names)
+
+
+def _named(decisions: Iterable[Decision]) -> list[str]:
+    return list(dict.fromkeys(node for d in decisions for node in nodes_of(d)))
+
+
+def _while_held(
+    job: int, own: Sequence[Decision], of_node: Sequence[Decision]
+) -> Iterable[Decision]:
+    first, last = own[0].at, own[-1].at
+    for decision in of_node:
+        if decision.at < first:
+            continue
+        others = jobs_of(decision)
+        if decision.at > last and others and job not in others:
+            return
+        yield decision
+
+
+def _in_order(decisions: Iterable[Decision]) -> list[Decision]:
+    """By time, each once; those of the same moment stay as they were read."""
+    kept: list[Decision] = []
+    known: set[tuple[object, ...]] = set()
+    for d in decisions:
+        key = (d.at, d.correlation, d.kind, d.subjects, d.reason)
+        if key not in known:
+            known.add(key)
+            kept.append(d)
+    return sorted(kept, key=lambda d: d.at)

@@ -1,0 +1,44 @@
+"""Words about credentials that end, and what the ledger has of them.
+
+The last look at each cloud's is a Health of its own: ``code`` is the end, ``error`` is there from a
+day before it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from slurm_elastic.model.memory import Health
+
+WARNING = 86400.0
+"""Seconds before the end from which on it is told."""
+_NAME, _CODE = "credentials of ", "end "
+
+
+def ending(ends: float, now: float) -> str:
+    """As a person reads it."""
+    when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
+    left = ends - now
+    if left <= 0:
+        return f"ended {when}"
+    return f"end in {left / 3600:.0f} h, {when}" if left >= 7200 else f"end in {left / 60:.0f} min"
+
+
+def soon(ends: float, now: float) -> bool:
+    """Whether somebody has to act."""
+    return ends - now < WARNING
+
+
+def health_of(cloud: str, ends: float | None, now: float) -> Health:
+    """The look's row for the ledger."""
+    told = None if ends is None or not soon(ends, now) else ending(ends, now)
+    code = None if ends is None else f"{_CODE}{ends:.0f}"
+    return Health(name=f"{_NAME}{cloud}", checked=now, error=told, code=code)
+
+
+def ends_of(health: Iterable[Health]) -> Iterator[tuple[str, float]]:
+    """Each cloud whose credentials have an end, with it (Unix time)."""
+    for one in health:
+        if one.name.startswith(_NAME) and one.code is not None:
+            yield one.name.removeprefix(_NAME), float(one.code.removeprefix(_CODE))

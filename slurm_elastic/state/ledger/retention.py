@@ -1,0 +1,118 @@
+"""How long the ledger keeps what is over, and in what length.
+
+A launch keeps all the offers that it may be served from, and all its jobs: some kilobytes, which
+matter until its machines are there. Later one offer tells what a machine of it may cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections import defaultdict
+
+from msgspec import MsgspecError
+
+from slurm_elastic.model.memory import MACHINE_JOBS, Launch
+from slurm_elastic.state.ledger.machine_rows import launch_from, machine_from
+from slurm_elastic.state.ledger.machines import LAUNCH_COLUMNS, MACHINE_COLUMNS
+from slurm_elastic.state.ledger.mark_rows import to_json
+from slurm_elastic.state.store.moving import KEPT
+
+log = logging.getLogger(__name__)
+
+SHORTENED_AFTER = 86400.0
+"""Seconds after its answer from which on a launch is kept short: longer than any boot."""
+LAUNCHES_KEPT = KEPT
+"""Seconds since its last machine ended for which a launch is kept: as long as a budget counts."""
+MACHINES_KEPT = 400 * 86400.0
+"""Seconds since its end for which a machine is kept: a year's account and a month to ask for it."""
+MOST_RUNS = 5_000_000
+"""Runs of jobs that are kept at most, the last ones: some 750 MB, of 12,500 jobs a day for
+``MACHINES_KEPT``. The costs of earlier machines are then unused in ``cost``.
+"""
+PART = 500
+"""Launches of one transaction, as others wait for it."""
+FREE = 2**20
+"""Bytes that a file must have free in itself to be made anew."""
+
+_LONG = f"""
+    select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
+    and (offer like '[%' or json_array_length(jobs) > {MACHINE_JOBS}) limit {PART}
+"""
+_MACHINES = f"""
+    select {MACHINE_COLUMNS} from machines
+    where generation in (select value from json_each(?))
+"""
+_OLD_RUNS = """
+    delete from runs where end <= (select end from runs order by end desc limit 1 offset ?)
+"""
+_OLD_LAUNCHES = """
+    delete from launches where state != 'intent' and finished < :before
+    and generation not in
+        (select generation from machines where ended is null or ended >= :before)
+"""
+
+
+def forget(db: sqlite3.Connection, now: float) -> None:
+    """Machines and finished launches of so long ago that nothing asks for them. A row that lives,
+    or may be about to, is no matter of time.
+    """
+    db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
+    for table in ("runs", "drains"):
+        db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
+    db.execute(_OLD_RUNS, (MOST_RUNS,))
+    db.execute(_OLD_LAUNCHES, {"before": now - LAUNCHES_KEPT})
+
+
+def shorten(db: sqlite3.Connection, now: float) -> int:
+    """One offer and the first jobs of finished launches: up to PART of them; how many."""
+    rows = [_launch(row) for row in db.execute(_LONG, (now - SHORTENED_AFTER,))]
+    found = [row for row in rows if row is not None]
+    bought: defaultdict[str, set[str]] = defaultdict(set)
+    for row in db.execute(_MACHINES, (to_json([one.generation for one in found]),)):
+        one = machine_from(row).instance
+        bought[one.generation].add(one.offer_key)
+    for launch in found:
+        offers = [o for o in launch.offers if o.key in bought[launch.generation]] or launch.offers
+        dearest = max(offers, key=lambda offer: offer.worst_price)
+        db.execute(
+            "update launches set offer = ?, jobs = ? where generation = ?",
+            (to_json(dearest), to_json(launch.jobs[:MACHINE_JOBS]), launch.generation),
+        )
+    return len(found)
+
+
+def _launch(row: sqlite3.Row) -> Launch | None:
+    """None for one that cannot be read: it stays as it is."""
+    try:
+        return launch_from(row)
+    except (MsgspecError, TypeError):
+        return None
+
+
+def give_back(db: sqlite3.Connection) -> bool:
+    """Make a file anew of which more than half is free, where the disk has room for both; whether
+    it was. Not inside a transaction.
+    """
+    path = next((row[2] for row in db.execute("pragma database_list") if row[1] == "main"), "")
+    pages, free, size = (
+        int(db.execute(f"pragma {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    if not path or free * 2 <= pages or free * size < FREE:
+        return False
+    try:
+        disk = os.statvfs(path)
+        if disk.f_bavail * disk.f_frsize < 3 * pages * size:
+            return False
+        db.execute("vacuum")
+        db.execute("pragma wal_checkpoint(truncate)")
+    except (
+        sqlite3.OperationalError,
+        OSError,
+    ) as error:  # locked, or no room after all: it stays as it was
+        log.info("the ledger keeps its free %d MB for now: %s", free * size >> 20, error)
+        return False
+    log.info("the ledger gave %d MB back", free * size >> 20)
+    return True

@@ -1,0 +1,203 @@
+"""Can anything burst at all: the submit filter, the allow lists, nodes in service, and a probe."""
+
+from __future__ import annotations
+
+import grp
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.access import Who
+from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.launch.verdict import out_of_service
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.slurm.conf.plugins import has_plugin
+from slurm_elastic.slurm.hooks import submit_filter
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.hooks.submission_test``)."""
+
+    def accounts(self) -> frozenset[str]:
+        """All accounts of slurmdbd."""
+        ...
+
+    def member(self, account: str) -> str:
+        """A user of the account; empty where it has none."""
+        ...
+
+    def test_only(self, partition: str, *, account: str = "", qos: str = "", user: str = "") -> str:
+        """Where and when a job of one node would start; SlurmError with sbatch's words."""
+        ...
+
+
+def filter_called(config: Config) -> Iterator[Finding]:
+    """Whether jobs that name no partition are given ours. A Slurm without the plugin cannot."""
+    why = submit_filter.trouble(config.slurm.conf)
+    site = _site(config)
+    if site is None:
+        return  # told by the check of slurm.conf
+    if not why:
+        yield Finding(what="submit filter", level=Level.OK, found="job_submit.lua calls it")
+        return
+    able = has_plugin(config.slurm, site, "job_submit_lua")
+    yield Finding(
+        what="submit filter",
+        level=Level.WRONG if able else Level.NOTE,
+        found=why,
+        expected="a filter that gives our partitions to jobs that name none: no other bursts",
+        advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
+    )
+
+
+def accounts_held(config: Config) -> Iterator[Finding]:
+    """Whether users are held to their accounts, where accounts say who may spend, and how much."""
+    site = _site(config)
+    by_account = bool(config.policies.account_budgets) or any(
+        config.who_of(cloud).accounts for cloud in config.clouds
+    )
+    if site is None or not by_account:
+        return
+    if submit_filter.accounts_enforced(site):
+        found = "Slurm takes only accounts that a job's user belongs to"
+        yield Finding(what="accounts", level=Level.OK, found=found)
+        return
+    advice = "set AccountingStorageEnforce=associations in slurm.conf (it needs slurmdbd)"
+    curable = _has_slurmdbd(config) or bool(config.policies.account_budgets)
+    known = "; until then the submit filter keeps jobs off public clouds that name another account "
+    known += "than their user's default one"
+    yield Finding(
+        what="accounts",
+        level=Level.WRONG if curable else Level.NOTE,
+        found="anybody may name any account (sbatch -A): allow lists and budgets by account hold "
+        "nobody who does not want to be held",
+        expected="AccountingStorageEnforce with associations, limits or safe",
+        advice=f"{advice}{known if _has_slurmdbd(config) else ''}",
+    )
+
+
+def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
+    """Whether slurmdbd, where there is one, has the accounts of the allow lists."""
+    listed = {name for cloud in config.clouds for name in config.who_of(cloud).accounts}
+    if not listed or not _has_slurmdbd(config):
+        return
+    what = "accounts of who.accounts"
+    try:
+        known = client.accounts()
+    except SlurmError as error:
+        yield Finding(
+            what=what,
+            level=Level.NOTE,
+            found=f"not looked up: {error}",
+            expected="an answer of slurmdbd (sacctmgr show account)",
+        )
+        return
+    unknown = sorted(name for name in listed if name.lower() not in known)
+    if unknown:
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=f"slurmdbd has no account {', '.join(unknown)}",
+            expected="accounts that jobs can have: for an unknown one none bursts",
+            advice="is it spelled as in sacctmgr show account? Else: sacctmgr add account",
+        )
+    else:
+        yield Finding(what=what, level=Level.OK, found=f"slurmdbd has {', '.join(sorted(listed))}")
+
+
+def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
+    """Pools of which most nodes take no jobs. Our own holds come and go; status shows them."""
+    for pool in plan.pools_of(config):
+        own = [nodes[name] for name in pool.nodes if name in nodes]
+        others = [node for node in own if not node.reason.startswith(HOLD_MARK)]
+        out, why = out_of_service(others, config.slurm.user)
+        if 2 * out > len(own):
+            found, _, remedy = why.partition("; do: ")
+            yield Finding(
+                what=f"nodes of pool {pool.name}",
+                level=Level.WRONG,
+                found=f"{out} of {len(own)} take no jobs: {found}",
+                expected="most of them in service",
+                advice=remedy or "sinfo -R says who drained them, and when",
+            )
+
+
+def probes(config: Config, client: Probing) -> Iterator[Finding]:
+    """The answer of sbatch, for each cloud, to a job of one node that somebody allowed submits."""
+    blocked = blocked_clouds(config)
+    for cloud in config.clouds:
+        if cloud.name not in blocked:
+            who = config.who_of(cloud)
+            account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
+            strange = who.anybody and os.geteuid() != 0
+            yield _probe(
+                client, cloud.partition_name, account, user, (*who.qos, "")[0], strange=strange
+            )
+
+
+def _probe(
+    client: Probing, partition: str, account: str, user: str, qos: str, *, strange: bool
+) -> Finding:
+    """``strange``: who asks may be none of those that are allowed."""
+    asked = f" as {user}" if user else ""
+    asked += f" with account {account}" if account else ""
+    what = f"sbatch --test-only in partition {partition}{asked}"
+    try:
+        said = client.test_only(partition, account=account, qos=qos, user=user)
+    except SlurmError as error:
+        return Finding(
+            what=what,
+            level=Level.NOTE if error.unanswered or strange else Level.WRONG,
+            found=str(error) if error.unanswered else error.stderr,
+            expected="a time at which a job of one node would start",
+            advice=_next(error, strange=strange),
+        )
+    return Finding(what=what, level=Level.OK, found=said or "it would start")
+
+
+def _next(error: SlurmError, *, strange: bool) -> str:
+    if error.unanswered:
+        return ""
+    if strange:
+        return "run this as root, who can ask as somebody who is allowed there"
+    return "submit such a job: slurm-elastic explain JOBID"
+
+
+def _somebody(who: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:
+    """An account that is allowed, and a user: only root can ask as another than itself, and Slurm
+    lets root in where it would refuse users.
+    """
+    account = (*who.accounts, "")[0]
+    if os.geteuid() != 0:
+        return account, ""
+    for name in who.groups:
+        try:
+            members = grp.getgrnam(name).gr_mem
+        except KeyError:
+            continue
+        if members:
+            return account, members[0]
+    try:
+        return account, client.member(account) if account and accounts else ""
+    except SlurmError:
+        return account, ""
+
+
+def _has_slurmdbd(config: Config) -> bool:
+    site = _site(config)
+    kind = site.option("AccountingStorageType") if site else None
+    return kind is not None and kind.value.lower().endswith("slurmdbd")
+
+
+def _site(config: Config) -> siteconf.Site | None:
+    try:
+        return siteconf.read(config.slurm.conf) if Path(config.slurm.conf).exists() else None
+    except ConfigError:
+        return None

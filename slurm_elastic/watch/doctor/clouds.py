@@ -1,0 +1,274 @@
+"""A cloud: do the credentials work, is there anything to buy, do the clocks agree."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from email.utils import parsedate_to_datetime
+
+from msgspec.structs import replace as altered
+
+from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticError
+from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import types_of
+from slurm_elastic.model.cluster import (
+    OFF,
+    STANDING,
+    Finding,
+    Level,
+    Limits,
+    NodeRequest,
+    Offer,
+    Pool,
+)
+from slurm_elastic.model.protocols import Examinable, Expiring, Provider
+from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
+from slurm_elastic.providers import open_provider
+from slurm_elastic.state.credentials import ending, soon
+from slurm_elastic.watch.doctor import catalogue
+from slurm_elastic.watch.doctor.environment import FILE
+
+NO_LIMITS = Limits()
+SKEW = 60.0
+"""Seconds that a cloud's clock may differ before it is worth a word."""
+
+
+def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tuple[Finding, ...]:
+    """All findings on one cloud. Whatever an SDK raises is a finding."""
+    try:
+        # Both bound the most that pools could ask for.
+        bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
+        provider = open_provider(bounded, config.cluster, config)
+        told = catalogue.examine(config, cloud, pools, time.time())
+        return (*look(provider, cloud, pools, config.limits), *told)
+    except Exception as error:  # noqa: BLE001 - another cloud's look must go on
+        return (_unexpected("opening it", error),)
+
+
+def not_looked_at(config: Config) -> Finding:
+    """For users, whose own credentials would say nothing about those of the services."""
+    return Finding(
+        what="credentials, machines, offers",
+        level=Level.NOTE,
+        found=f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
+        advice=f"run this as root or {config.slurm.user}",
+    )
+
+
+def tighter(one: Limits, other: Limits) -> Limits:
+    """The lower one of each pair of bounds."""
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}
+    return Limits(
+        **{name: min((n for n in pair if n is not None), default=None)
+           for name, pair in pairs.items()}
+    )  # fmt: skip
+
+
+def look(
+    provider: Provider, cloud: CloudSettings, pools: Sequence[Pool], limits: Limits = NO_LIMITS
+) -> Iterator[Finding]:
+    """By an open provider; ``limits`` are the cluster's."""
+    credentials = _credentials(provider, cloud)
+    yield credentials
+    if credentials.level is Level.WRONG:
+        return  # all else would fail for the same reason
+    if isinstance(provider, Expiring):
+        yield from _expiry(provider, time.time())
+    yield _machines(provider)
+    for pool in pools:
+        yield from _pool(provider, cloud, pool, limits)
+    if isinstance(provider, Examinable):
+        yield from provider.examine(pools)
+    if cloud.clock_url is not None:
+        yield from _clock(cloud.clock_url, cloud.timeout)
+
+
+def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
+    try:
+        provider.check()
+    except AuthError as error:
+        return Finding(
+            what="credentials",
+            level=Level.WRONG,
+            found=f"refused: {error.code}: {error.message}",
+            expected="credentials that the cloud accepts, for the user that runs the daemon",
+            advice=f"renew them, or say in {FILE} where the services find them (docs/install.md); "
+            "the daemon goes on by itself then",
+        )
+    except ProviderError as error:
+        return Finding(
+            what="reaching it",
+            level=Level.WRONG,
+            found=f"{error.code}: {error.message}",
+            expected="an answer",
+            advice=cloud.reach_advice,
+        )
+    return Finding(what="credentials", level=Level.OK, found="accepted")
+
+
+def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
+    try:
+        ends = provider.credentials_end()
+    except ProviderError as error:
+        yield Finding(what="credentials' end", level=Level.NOTE, found=str(error))
+        return
+    if ends is not None:
+        near = soon(ends, now)
+        yield Finding(
+            what="credentials' end",
+            level=Level.NOTE if near else Level.OK,
+            found=ending(ends, now),
+            advice="renew them before: then nothing there can be started or ended" if near else "",
+        )
+
+
+def _machines(provider: Provider) -> Finding:
+    try:
+        machines = provider.instances()
+    except ProviderError as error:
+        return Finding(
+            what="listing machines",
+            level=Level.WRONG,
+            found=f"{error.code}: {error.message}",
+            expected="the right to list them: without it none can be ended for sure",
+            advice="see the cloud's page in docs/ for the rights that are needed",
+        )
+    standing = sum(one.state in STANDING for one in machines)
+    off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too
+    stopped = f", {off} stopped" if off else ""
+    found = f"{standing} of this cluster{stopped}"
+    return Finding(what="listing machines", level=Level.OK, found=found)
+
+
+def _pool(
+    provider: Provider, cloud: CloudSettings, pool: Pool, limits: Limits
+) -> Iterator[Finding]:
+    what = f"offers of pool {pool.name}"
+    try:
+        offers = provider.offers(pool)
+    except ProviderError as error:
+        why = f"{error.code}: {error.message}"
+        yield Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
+        return
+    scope = Scope(limits=limits, cloud_limits={cloud.name: cloud.limits})
+    request = NodeRequest(id="doctor", pool=pool, nodes=pool.nodes)
+    usable, why = ceiling(request, offers, scope)
+    yield _for_sale(what, offers) if usable or not offers else _unusable(what, offers, why)
+    yield from _markets(cloud, pool, offers)
+    yield from _prices(pool, offers)
+    if pool.stopped and not pool.stopped_price:
+        yield Finding(
+            what=f"stopped machines of pool {pool.name}",
+            level=Level.NOTE,
+            found="stopped_price is 0: their disks are in no cost and no budget",
+            advice=f"set pools[{pool.name}].stopped_price, $/h of a machine's disk",
+        )
+
+
+def _unusable(what: str, offers: Sequence[Offer], why: str) -> Finding:
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=f"{len(offers)}, none of which can ever be used: {why}",
+        expected="at least one within the limits that fits the pool",
+        advice="slurm-elastic offers has the reason of each",
+    )
+
+
+def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Offers that the configuration wants and the cloud has not. A whole market of them is a slip
+    that nobody would see: the pool is bought at another price, or never.
+    """
+    missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
+    sold = {offer.market for offer in offers}
+    for market in dict.fromkeys(market for _, market in missing):
+        types = ", ".join(sorted(name for name, of in missing if of is market))
+        yield Finding(
+            what=f"{market} offers of pool {pool.name}",
+            level=Level.NOTE if market in sold else Level.WRONG,
+            found=f"the cloud tells no price for {types}",
+            expected="a price of each type on each market of the pool (markets, instance_types)",
+            advice="does the cloud sell it there? Else take it out of the pool",
+        )
+
+
+def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Typed prices beside those that the cloud itself tells."""
+    what = f"typed prices of pool {pool.name}"
+    wrong = {o.instance_type: (o, why) for o in offers if (why := mispriced(o))}
+    for offer, why in wrong.values():
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=why,
+            expected=f"at least ${offer.reference_price:.4f}/h",
+            advice="put the cloud's own on-demand price there: the spending cap counts with it",
+        )
+    checked = {o.instance_type for o in offers if o.reference_price is not None}
+    if checked and not wrong:
+        names = ", ".join(sorted(checked))
+        found = f"none is below what the cloud itself asks ({names})"
+        yield Finding(what=what, level=Level.OK, found=found)
+
+
+def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
+    """The offers that there are to buy, and how much of it where the cloud says (quota, hosts)."""
+    if not offers:
+        return Finding(
+            what=what,
+            level=Level.WRONG,
+            found="none",
+            expected="at least one type of machine",
+            advice="does the cloud have the pool's types, templates, image and zones?",
+        )
+    told = [o for o in offers if o.free is not None]
+    free = sum(o.free or 0 for o in told)
+    if len(told) == len(offers) and not free:
+        why = "; ".join(dict.fromkeys(o.free_reason for o in told if o.free_reason))
+        return Finding(
+            what=what,
+            level=Level.NOTE,
+            found=f"{len(offers)}, none of which has room now" + (f": {why}" if why else ""),
+            advice="jobs go elsewhere meanwhile; more quota, or wait",
+        )
+    room = f", room for {free} more" if len(told) == len(offers) else ""
+    return Finding(what=what, level=Level.OK, found=f"{len(offers)}{room}")
+
+
+def _clock(url: str, timeout: float) -> Iterator[Finding]:
+    """By the Date of any answer; a front end that gives none says nothing of its clock."""
+    if not url.startswith(("http://", "https://")):
+        return
+    request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - http only, see above
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:
+        date = error.headers.get("Date")
+        error.close()
+    except (OSError, ValueError):
+        return
+    try:
+        skew = time.time() - parsedate_to_datetime(date or "").timestamp()
+    except (ValueError, TypeError):
+        return
+    good = abs(skew) <= SKEW
+    yield Finding(
+        what="clock",
+        level=Level.OK if good else Level.NOTE,
+        found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the cloud's",
+        advice="" if good else "set both by NTP",
+    )
+
+
+def _unexpected(what: str, error: Exception) -> Finding:
+    known = isinstance(error, SlurmElasticError)
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=str(error) if known else f"{type(error).__name__}: {error}",
+        expected="no error",
+    )

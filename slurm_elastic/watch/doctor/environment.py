@@ -1,0 +1,82 @@
+"""The environment in which the services run: what their units read, and SlurmUser's home.
+
+A cloud's SDK finds its credentials by both, so a command that asks a cloud for the services needs
+them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_elastic.model.cluster import Finding, Level
+
+FILE = Path("/etc/default/slurm-elastic")
+"""``EnvironmentFile`` of the units in ``etc/``."""
+WHAT = "environment of the services"
+
+
+@contextlib.contextmanager
+def of_the_services(user: str, file: Path = FILE) -> Iterator[Finding]:
+    """Have it while this lasts, as far as the caller may; the finding says how far that is."""
+    before = dict(os.environ)
+    try:
+        found, finding = _read(file, user)
+        os.environ.update(_home(user) | found)
+        yield finding
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
+    try:
+        found = parse(file.read_text())
+    except FileNotFoundError:
+        home = _directory(user)
+        told = f"no {file}: credentials are looked for in the home of {user} ({home})"
+        if not Path(home).is_dir():
+            told += f", which is not there: {file} has to say where they are"
+        return {}, Finding(what=WHAT, level=Level.OK, found=told)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        return {}, Finding(
+            what=WHAT, level=Level.NOTE, found=f"{file}: {why}",
+            expected="what the services have, which clouds' credentials may depend on",
+            advice="run this as root",
+        )  # fmt: skip
+    names = ", ".join(sorted(found)) or "nothing"
+    return found, Finding(what=WHAT, level=Level.OK, found=f"{file} sets {names}")
+
+
+def parse(text: str) -> dict[str, str]:
+    """A file of ``NAME=value`` lines, as systemd reads one."""
+    found = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            found[name.strip()] = _unquoted(value.strip())
+    return found
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return " ".join(shlex.split(value)) if value[:1] in ("'", '"') else value
+    except ValueError:  # a quote that nothing closes
+        return value
+
+
+def _home(user: str) -> dict[str, str]:
+    """As systemd sets it; only root speaks for another user."""
+    return {"HOME": _directory(user)} if os.geteuid() == 0 else {}
+
+
+def _directory(user: str) -> str:
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return os.environ.get("HOME", "/")

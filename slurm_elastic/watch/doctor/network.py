@@ -1,0 +1,253 @@
+"""The network between machines and the head: nodes that Slurm has at an address which is not their
+machine's, and the tunnel where there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network, ip_address
+from pathlib import Path
+
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.config import Config
+from slurm_elastic.config.joining import Network
+from slurm_elastic.config.tunnel import clouds_with_tunnel
+from slurm_elastic.machine.hub.link import by_address
+from slurm_elastic.machine.hub.wire import HubError, Seen, Show, ask
+from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.state.ledger import Ledger, Machine
+
+STALE = 180.0
+"""Seconds after a handshake by which a machine that lives has made another."""
+PROBED = 3
+"""Machines to which packets of full size are sent."""
+SMALLEST = 576
+_PING = 20.0
+"""Seconds for three packets."""
+_HEADERS = 28
+"""Bytes of IPv4 and ICMP before what ping(8) counts."""
+_HOST = re.compile(
+    r"^\s*(?:SlurmctldHost|ControlMachine)\s*=\s*([^\s(#]+)(?:\(([^)\s]+)\))?", re.I | re.M
+)
+NAT = (
+    "machines behind one router register with its address, and a job on them cannot be launched: "
+    "join.network opens a tunnel for them, or give them a route to the head (docs/network.md)"
+)
+Passes = Callable[[str, int], bool]
+"""Whether a packet of so many bytes, whole, comes back from an address."""
+
+
+def examine(
+    config: Config, slurm: Slurm, now: float, passes: Passes | None = None
+) -> Iterator[Finding]:
+    """All findings; none where Slurm or the ledger cannot be read, which others tell."""
+    try:
+        nodes = slurm.nodes()
+    except SlurmError:
+        return
+    machines = _machines(config)
+    yield from _addresses(config, nodes, machines)
+    network = config.join.network
+    if network is None:
+        return
+    if network.tunnels:
+        yield from _way_to_head(config, network)
+    yield from _hub(config, network, machines, now, passes or _passes)
+
+
+def _machines(config: Config) -> Sequence[Machine]:
+    try:
+        with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+            return [m for m in ledger.machines() if m.suspending is None]
+    except (sqlite3.Error, OSError, SlurmElasticError):
+        return ()
+
+
+def _addresses(
+    config: Config, nodes: Mapping[str, SlurmNode], machines: Iterable[Machine]
+) -> Iterator[Finding]:
+    """Each machine of a cloud is a host of its own: no two nodes have one address."""
+    own = {c.name for c in config.clouds if c.by_user_data}
+    cloud_of = {n: p.cloud for p in plan.pools_of(config) if p.cloud in own for n in p.nodes}
+    up = [node for name, node in nodes.items() if name in cloud_of and _is_at_a_place(node)]
+    at: dict[str, list[str]] = {}
+    for node in up:
+        at.setdefault(node.address, []).append(node.name)
+    for address, some in at.items():
+        if len(some) > 1:
+            found = f"Slurm has {compress(some)} all at {address}"
+            expected = "an address for each node: its machine's own"
+            yield Finding(
+                what="NodeAddr", level=Level.WRONG, found=found, expected=expected, advice=NAT
+            )
+    where = {m.instance.node: m.instance.address for m in machines}
+    tunnels = clouds_with_tunnel(config)
+    for node in up:
+        its = where.get(node.name)
+        if its and node.address != its and len(at[node.address]) == 1:
+            yield _elsewhere(node, its, inside=cloud_of[node.name] in tunnels)
+
+
+def _is_at_a_place(node: SlurmNode) -> bool:
+    """Whether it is up, at an address that somebody told slurmctld; several slurmds of one host, as
+    in the sandbox, are told apart by their ports.
+    """
+    told = node.address not in ("", node.name) and not node.address.startswith("127.")
+    return told and phase(node) is Phase.UP and not is_down(node)
+
+
+def _elsewhere(node: SlurmNode, its: str, *, inside: bool) -> Finding:
+    found = f"Slurm has {node.name} at {node.address}, its machine is {its}"
+    if not inside:  # a router that has an address for each machine is none that hides them
+        expected = "the machine's own address, or one that leads to it alone"
+        return Finding(
+            what="NodeAddr", level=Level.NOTE, found=found, expected=expected, advice=NAT
+        )
+    expected = "the machine's own address in the tunnel"
+    advice = "is SlurmctldHost's address in join.network.routes?"
+    return Finding(
+        what="NodeAddr", level=Level.WRONG, found=found, expected=expected, advice=advice
+    )
+
+
+def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
+    """Whether slurmd reaches slurmctld through the tunnel: it goes where slurm.conf says."""
+    inside = [IPv4Network(text) for text in (network.subnet, *network.routes)]
+    with contextlib.suppress(OSError):
+        text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
+        for name, address in _HOST.findall(text):
+            where = _resolved(address or name)
+            if where is None:
+                continue
+            well = any(ip_address(where) in one for one in inside)
+            yield Finding(
+                what="way to slurmctld",
+                level=Level.OK if well else Level.WRONG,
+                found=f"SlurmctldHost {name} is {where}",
+                expected="" if well else f"an address in {', '.join(map(str, inside))}",
+                advice=""
+                if well
+                else "SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
+            )
+
+
+def _resolved(name: str) -> str | None:
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])
+    except OSError:
+        return None
+
+
+def _hub(
+    config: Config, network: Network, machines: Sequence[Machine], now: float, passes: Passes
+) -> Iterator[Finding]:
+    try:
+        answer = ask(network.socket, Show(), timeout=5.0)
+    except HubError as error:
+        denied = "Permission denied" in str(error) or "only root" in str(error)
+        yield Finding(
+            what="slurm-elastic-hub",
+            level=Level.NOTE if denied else Level.WRONG,
+            found=str(error),
+            expected="an answer: without it no machine is let in or out",
+            advice=f"run this as root or {config.slurm.user}" if denied
+            else "systemctl start slurm-elastic-hub; journalctl -u slurm-elastic-hub says why not",
+        )  # fmt: skip
+        return
+    if not network.tunnels:
+        yield Finding(what="slurm-elastic-hub", level=Level.OK, found="answers")
+        return
+    by = f"answers; packets go by {answer.how}"
+    yield Finding(what="slurm-elastic-hub", level=Level.OK, found=by)
+    peers = by_address(answer.peers)
+    yield from _handshakes(config, peers, machines, now)
+    fresh = [a for a, p in peers.items() if p.handshake >= now - STALE]
+    yield from _sizes(network, sorted(fresh)[:PROBED], passes)
+
+
+def _handshakes(
+    config: Config, peers: Mapping[str, Seen], machines: Sequence[Machine], now: float
+) -> Iterator[Finding]:
+    tunnels, silent, oldest, heard = clouds_with_tunnel(config), [], 0.0, 0
+    for machine in sorted(machines, key=lambda machine: machine.instance.node):
+        one = machine.instance
+        if one.cloud not in tunnels or machine.registered is None:
+            continue
+        peer = peers.get(one.address or "")
+        age = now - peer.handshake if peer is not None and peer.handshake else None
+        if age is None or age > STALE:
+            silent.append(f"{one.node} ({'never' if age is None else f'{age:.0f} s ago'})")
+        else:
+            heard, oldest = heard + 1, max(oldest, age)
+    if silent:
+        yield Finding(
+            what="tunnel", level=Level.WRONG,
+            found=f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
+            expected=f"one in the last {STALE:.0f} s",
+            advice="is the machine up, and UDP open between it and join.network.endpoint?",
+        )  # fmt: skip
+    elif heard:
+        found = f"{heard} machine(s), the oldest handshake {max(oldest, 0.0):.0f} s ago"
+        yield Finding(what="tunnel", level=Level.OK, found=found)
+
+
+def _sizes(network: Network, addresses: Iterable[str], passes: Passes) -> Iterator[Finding]:
+    """Packets as large as the tunnel's MTU: where they are lost, connections hang with their first
+    long message.
+    """
+    for address in addresses:
+        try:
+            if not passes(address, SMALLEST):
+                continue  # it may not answer to ping at all
+            most = _largest(address, network.mtu, passes)
+        except OSError as error:
+            text = f"not probed: {error}"
+            yield Finding(
+                what="MTU", level=Level.NOTE, found=text, advice="apt install iputils-ping"
+            )
+            return
+        well = most >= network.mtu
+        yield Finding(
+            what="MTU",
+            level=Level.OK if well else Level.WRONG,
+            found=f"{address} takes packets of {most} bytes",
+            expected="" if well else f"join.network.mtu, {network.mtu}",
+            advice=""
+            if well
+            else f"join.network.mtu: {most // 4 * 4}, then restart "
+            "slurm-elastic-hub and slurm-elasticd; machines have it from their launch on",
+        )
+
+
+def _largest(address: str, most: int, passes: Passes) -> int:
+    """The largest size that comes back, from SMALLEST on."""
+    if passes(address, most):
+        return most
+    low, high = SMALLEST, most
+    while high - low > 4:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(address, middle) else (low, middle)
+    return low
+
+
+def _passes(address: str, size: int) -> bool:
+    """By ping(8), told not to fragment; OSError where there is none."""
+    try:
+        done = subprocess.run(
+            ["ping", "-q", "-n", "-M", "do", "-c", "3", "-i", "0.2", "-W", "1",
+             "-s", str(size - _HEADERS), address],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PING,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0

@@ -1,0 +1,219 @@
+"""The services: whether they live, and what the ledger has of their troubles."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import format_duration
+from slurm_elastic.config import Config
+from slurm_elastic.model.cluster import Exclusion, Finding, Level
+from slurm_elastic.policies.clock_guard import set_back
+from slurm_elastic.policies.launch.exclusions import DENIED, sickly
+from slurm_elastic.policies.repair.leaked_instances import CODE
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.state.heartbeat import (
+    CKPTMAN,
+    CKPTMAN_MARK,
+    DAEMON,
+    alive,
+    latest,
+    process_exists,
+    read_mark,
+    told,
+)
+from slurm_elastic.state.ledger import Ledger, Machine
+from slurm_elastic.state.store.trouble import trouble_of
+
+_ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+_STRAYS = (
+    "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
+    "a cloud that left the configuration: slurm-elastic clear --gone, once they are gone"
+)
+
+
+def daemon(config: Config, now: float) -> Iterator[Finding]:
+    """Its heartbeat, what it last heard, and what it has paused."""
+    path, mark = config.state / "ledger.db", read_mark(config.state)
+    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+        yield _cannot_write("daemon", why, "a ledger", "slurm-elasticd")
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            yield from _by_ledger(config, ledger, mark.beat if mark else None, now)
+    except (sqlite3.Error, OSError) as error:
+        trouble = trouble_of(error, path)
+        yield Finding(
+            what=f"ledger {path}",
+            level=Level.WRONG,
+            found=trouble.what,
+            expected="a ledger that can be read",
+            advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
+        )
+    except SlurmElasticError as error:
+        yield Finding(
+            what=f"ledger {path}",
+            level=Level.WRONG,
+            found=str(error),
+            expected="a ledger of this release",
+            advice="start slurm-elasticd, which makes it and brings it up to date",
+        )
+
+
+def _by_ledger(
+    config: Config, ledger: Ledger, marked: tuple[float, int] | None, now: float
+) -> Iterator[Finding]:
+    beat = latest(ledger.heartbeat(DAEMON), marked)
+    yield _alive(config, beat, now)
+    yield from _clock(beat, ledger.machines(), now)
+    yield from _ckptman(config, ledger, now)
+    for health in ledger.health():
+        if health.error:
+            advice = _STRAYS if health.code == CODE else ""
+            found = f"{health.told} ({_ago(now - health.checked)} ago)"
+            yield Finding(what="last errors", level=Level.WRONG, found=found, advice=advice)
+    for breaker in ledger.breakers():
+        if breaker.until or sickly(breaker):
+            yield _paused(breaker, now)
+    yield from _held(config, ledger)
+    yield from _cooling(ledger.cool_downs(now), now)
+
+
+def _ago(seconds: float) -> str:
+    """To the minute, but for what is younger than two."""
+    whole = max(round(seconds), 1)
+    return str(format_duration(whole if whole < 120 else whole // 60 * 60))
+
+
+def checkpoints(config: Config, now: float) -> Iterator[Finding]:
+    """Whether slurm-elastic-ckptman can keep what it does, and nodes on this host what it needs."""
+    yield from _guard(config)
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+        yield _cannot_write("checkpoints", why, "a state directory", "slurm-elastic-ckptman")
+
+
+def _guard(config: Config) -> Iterator[Finding]:
+    """The firewall that keeps DMTCP's coordinators from other users, on nodes of this very host."""
+    here = {cloud.name for cloud in config.clouds if cloud.provider == "local"}
+    pools = [pool for pool in config.pools if pool.cloud in here]
+    methods = {(p.checkpoint and p.checkpoint.method) or config.checkpoint.method for p in pools}
+    if "dmtcp" in methods and shutil.which("nft", path=_ROOTS_PATH) is None:
+        yield Finding(
+            what="dmtcp", level=Level.WRONG, found="no nft on this host, where its nodes are",
+            expected="nftables: without it jobs of this method run without checkpoints",
+            advice="apt install nftables, or method criu",
+        )  # fmt: skip
+
+
+def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
+    found, _, remedy = why.partition("; do: ")
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=found,
+        expected=f"{place} that can be written",
+        advice=f"{remedy}; {service} goes on by itself then",
+    )
+
+
+def _clock(
+    beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
+) -> Iterator[Finding]:
+    """Whether it was set back since the ledger was written."""
+    times = [machine.instance.launched for machine in machines]
+    if trouble := set_back([*times, beat[0]] if beat else times, now):
+        found, _, advice = trouble.partition("; do: ")
+        yield Finding(what="clock", level=Level.WRONG, found=found, advice=advice)
+
+
+def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
+    """Whether slurm-elastic-ckptman lives; one that never ran is nobody's loss."""
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    beat = latest(ledger.heartbeat(CKPTMAN), mark.beat if mark else None)
+    if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
+        return
+    yield Finding(
+        what="checkpoints",
+        level=Level.WRONG,
+        found=f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
+        expected="it runs: without it no job is saved, nor moved before its machine is taken",
+        advice="systemctl start slurm-elastic-ckptman; "
+        "journalctl -u slurm-elastic-ckptman says why it stopped",
+    )
+
+
+def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
+    """Pools that start no machine now."""
+    sizes = {pool.name: len(pool.nodes) for pool in plan.pools_of(config)}
+    groups = Counter((hold.pool, hold.cause) for hold in ledger.holds())
+    for (pool, reason), count in groups.items():
+        yield Finding(
+            what=f"pool {pool}",
+            level=Level.NOTE,
+            found=f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
+            expected="nodes that Slurm may start, once that is over",
+        )
+
+
+def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
+    """Offers that are not asked for now, by reason."""
+    by_reason: dict[str, list[Exclusion]] = {}
+    for one in cool_downs:
+        by_reason.setdefault(f"{one.code}: {one.cause}", []).append(one)
+    for reason, found in by_reason.items():
+        until = max(one.until for one in found) - now
+        offers = (
+            found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
+        )
+        denied = found[0].code == DENIED
+        yield Finding(
+            what="cool-down",
+            level=Level.WRONG if denied else Level.NOTE,
+            found=f"{offers}, {until:.0f} s more: {reason}",
+            advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
+            "the pool"
+            if denied
+            else "",
+        )
+
+
+def _paused(breaker: Exclusion, now: float) -> Finding:
+    """The remedy is a part of the reason where Slurm took the machines out of service."""
+    found, _, remedy = breaker.cause.partition("; do: ")
+    state = "is paused" if breaker.until > now else "is tried with one machine"
+    if not breaker.until:
+        state = f"{breaker.count} so far"
+    looks = "look at a machine's console: image, network to slurmctld, munge key"
+    if sickly(breaker) and not remedy:
+        looks = "look into slurmd's log on a machine of the pool"
+    return Finding(
+        what=f"pool {breaker.scope}",
+        level=Level.WRONG,
+        found=f"{state}: {found}",
+        expected="machines that register with Slurm, and that it takes as they are",
+        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
+    )
+
+
+def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
+    limit = config.timings.heartbeat_stale
+    if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
+        found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
+        return Finding(what="daemon", level=Level.OK, found=found)
+    found, expected = "has never run", "it runs"
+    if beat is not None:
+        found = f"last heartbeat {max(now - beat[0], 0):.0f} s ago"
+        expected = f"a heartbeat within {limit:.0f} s"
+        if not process_exists(beat[1]):
+            found, expected = f"its process {beat[1]} is gone, {found}", "it runs"
+    return Finding(
+        what="daemon",
+        level=Level.WRONG,
+        found=found,
+        expected=f"{expected}: without it nothing is launched or ended",
+        advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
+    )

@@ -1,0 +1,248 @@
+"""The answers at the read door, by what the files say and by who asks.
+
+Facts for everybody are read at most every FRESH seconds, whoever asks how often; the rest is
+filtered for the one who asks (``sight``). Slurm is asked for the owners of jobs only where its
+PrivateData hides some.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.config import Config
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.simulate.habits import Habits
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.state.heartbeat import read_mark, told
+from slurm_elastic.watch.door.apart import apart
+from slurm_elastic.watch.door.asks import (
+    MAX_ANSWER,
+    Answer,
+    Ask,
+    ChainAsk,
+    CostAsk,
+    DayAsk,
+    DirectAsk,
+    EndAsk,
+    Order,
+    PriceAsk,
+    group_ids,
+    trusted,
+    understood,
+)
+from slurm_elastic.watch.door.orders import carry_out, name_of, no_right
+from slurm_elastic.watch.door.pricing import (
+    MOST_ASKED,
+    Seen,
+    habits_now,
+    prices_of,
+    seen_now,
+    sound_ask,
+)
+from slurm_elastic.watch.door.records import read_chain, read_costs, read_day, read_facts
+from slurm_elastic.watch.door.sight import (
+    HIDING,
+    JOBS,
+    NODES,
+    Viewer,
+    own_ask,
+    refusal,
+    seen_chain,
+    seen_day,
+    seen_facts,
+)
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.day import DayView, day_view
+
+log = logging.getLogger(__name__)
+
+FRESH = 2.0
+"""Seconds for which what was read is good enough; longer where reading takes long (SHARE)."""
+SHARE = 10.0
+"""Reading again waits for so many times what it took."""
+STALE = 60.0
+SETTINGS_FRESH = 60.0
+DAY_FRESH = 30.0
+QUEUE_FRESH, HABITS_FRESH = 10.0, 900.0
+"""Seconds for which a forecast's reading of the queue, and of what jobs used, is good enough."""
+USERS_SPAN = 92 * 86400.0
+"""Seconds back from now of which users are told costs: a year of everybody's takes a while."""
+_JOB_NUMBER = re.compile(r"[0-9]{1,10}")
+
+T = TypeVar("T")
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """Who asks, by the kernel."""
+
+    uid: int
+    groups: frozenset[int] = frozenset()
+
+
+class Kept(Generic[T]):
+    """A value that is read anew when it is ``fresh`` seconds old; whoever asks while it is read
+    waits for that. Thread-safe.
+    """
+
+    def __init__(self, read: Callable[[], T], fresh: float) -> None:
+        self._reading = threading.Lock()
+        self._read, self._fresh = read, fresh
+        self._value: T | None = None
+        self._until = float("-inf")
+
+    def get(self) -> T:
+        with self._reading:
+            began = time.monotonic()
+            if self._value is None or began >= self._until:
+                self._value = self._read()
+                took = time.monotonic() - began
+                self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
+            return self._value
+
+    def last(self) -> T | None:
+        """As it was read last, for who may not wait; None before the first time."""
+        return self._value
+
+    def forget(self) -> None:
+        """It has changed."""
+        with self._reading:
+            self._value = None
+
+
+class Answers:
+    """Thread-safe: the door asks in several lanes."""
+
+    def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
+        self._config, self._slurm, self._now = config, slurm, now
+        self._trusted = trusted(config)
+        self._facts: Kept[Facts] = Kept(lambda: read_facts(config, now()), FRESH)
+        self._whole: Kept[bytes] = Kept(
+            lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
+        )
+        self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
+        self._day = Kept(lambda: (now(), read_day(config, now())), DAY_FRESH)
+        users = config.users
+        self._operators: Kept[frozenset[int]] = Kept(
+            lambda: group_ids("operators", users.operators), SETTINGS_FRESH
+        )
+        self._viewers: Kept[frozenset[int]] = Kept(
+            lambda: group_ids("viewers", users.viewers), SETTINGS_FRESH
+        )
+        self._habits: Kept[Habits] = Kept(lambda: habits_now(slurm), HABITS_FRESH)
+        self._seen: Kept[Seen] = Kept(
+            lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
+        )
+        self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
+
+    def __call__(self, peer: Peer, line: bytes) -> bytes:
+        """The document for one line of a request; an error is told in it."""
+        try:
+            document = self._told(peer, understood(line))
+        except SlurmElasticError as error:
+            return refused(str(error))
+        if len(document) > MAX_ANSWER:
+            return refused("there is too much to tell it here: ask as root or SlurmUser")
+        return document
+
+    def _told(self, peer: Peer, ask: Ask) -> bytes:
+        if isinstance(ask, DirectAsk | EndAsk):
+            return self._directed(peer, ask)
+        viewer = self._viewer(peer)
+        if isinstance(ask, ChainAsk):
+            return self._chain(ask, viewer)
+        if isinstance(ask, CostAsk):
+            uid, now = None, self._now()
+            if viewer is not None:
+                uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
+            return msgspec.json.encode(Answer(costs=apart(read_costs, self._config, ask, now, uid)))
+        if isinstance(ask, DayAsk):
+            return msgspec.json.encode(Answer(day=self._seen_day(viewer)))
+        if isinstance(ask, PriceAsk):
+            own = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
+            found = apart(prices_of, self._config, sound_ask(own), self._seen.get())
+            return msgspec.json.encode(Answer(prices=found))
+        if viewer is None or not viewer.hidden:
+            return self._whole.get()
+        return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))
+
+    def _seen_day(self, viewer: Viewer | None) -> DayView:
+        """A day's rows are read at most every DAY_FRESH seconds."""
+        now, rows = self._day.get()
+        if viewer is None or not viewer.hidden:
+            return day_view(*rows, now)
+        return day_view(*seen_day(*rows, viewer), now, viewer.told)
+
+    def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
+        if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
+            raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
+        if not 0 <= ask.wants < MOST_ASKED:
+            raise SlurmElasticError(f"wants is {ask.wants}, expected a number of nodes")
+        why = refusal(ask, viewer) if viewer else ""
+        if why:
+            raise SlurmElasticError(why)
+        chain = read_chain(self._config, ask, self._now())
+        chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
+        return msgspec.json.encode(Answer(chain=chain))
+
+    def _directed(self, peer: Peer, ask: Order) -> bytes:
+        if not self._is_operator(peer):
+            raise SlurmElasticError(no_right(self._config))
+        lines = carry_out(self._config, ask, name_of(peer.uid), self._now())
+        self._facts.forget()
+        self._whole.forget()
+        return msgspec.json.encode(Answer(lines=lines))
+
+    def _end_only(self) -> str:
+        config = self._config
+        stale = config.timings.heartbeat_stale
+        return told(config.state, read_mark(config.state), self._now(), stale)
+
+    def trusts(self, peer: Peer) -> bool:
+        """Whether it is an operator, by what is known without asking for groups, which may hang."""
+        operators = self._operators.last() or frozenset()
+        return peer.uid in self._trusted or not peer.groups.isdisjoint(operators)
+
+    def _is_operator(self, peer: Peer) -> bool:
+        return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())
+
+    def _viewer(self, peer: Peer) -> Viewer | None:
+        """None for who sees everything."""
+        if self._is_operator(peer) or not peer.groups.isdisjoint(self._viewers.get()):
+            return None
+        hidden = self._hidden.get()
+        jobs = self._jobs.get() if not hidden.isdisjoint((JOBS, NODES)) else ()
+        return Viewer.of(peer.uid, hidden, jobs)
+
+    def _read_hidden(self) -> frozenset[str]:
+        """Where slurm.conf cannot be read, all that may be private is."""
+        try:
+            site = siteconf.read(self._config.slurm.conf)
+        except ConfigError as error:
+            log.warning("PrivateData is not known, users see nothing of others: %s", error)
+            return HIDING
+        return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
+
+    def _read_jobs(self) -> Sequence[SlurmJob]:
+        """Nobody's, where Slurm does not say whose they are."""
+        try:
+            return self._slurm.jobs(ended=True)
+        except SlurmError as error:
+            log.warning("owners of jobs are not known, users see none: %s", error)
+            return ()
+
+
+def refused(sentence: str) -> bytes:
+    """The answer that says why there is none; of what it quotes all can be printed."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
+    return msgspec.json.encode(Answer(error=shown))

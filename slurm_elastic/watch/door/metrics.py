@@ -1,0 +1,331 @@
+"""Metrics for Prometheus: what slurm-elastic alone knows, read at each scrape from the records.
+
+Slurm's own states of jobs and nodes are its own exporter's. Labels have bounded values: no job, no
+user, an account only where it has a budget. Counters are sums of the ledger and of
+slurm-elastic-ckptman's memory, so they outlive both services. Needs the extra ``metrics``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import generate_latest
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.config import Config
+from slurm_elastic.config.changed import with_limits
+from slurm_elastic.config.policies import Budget
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.directive import limit_changes
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.credentials import ends_of
+from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.histograms import BUCKETS
+from slurm_elastic.state.spool import Spool
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import Facts, status_view
+
+PREFIX = "slurm_elastic_"
+MOST_OFFERS = 500
+"""Series of machines by type and zone; where there are more, all types and zones are one (*)."""
+_SERIES = re.compile(r"(\w+?)(_bucket|_sum)?(?:\{(.*)\})?")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+COUNTERS = {
+    "launched": "Machines that were launched.",
+    "ended": "Machines that ended: asked by us, or lost.",
+    "refusals": "Refusals of clouds, each of which began a cool-down.",
+    "boot_failures": "Machines that never registered, or that Slurm refused.",
+    "dollars": "Dollars that machines were charged.",
+    "unused_dollars": "Dollars of machines that nobody used, by reason.",
+    "account_dollars": "Dollars that jobs of an account used; (other) has no budget.",
+    "api_calls": "Calls to clouds.",
+    "ckpt_saves": "Checkpoints that were tried.",
+    "ckpt_rescues": "Jobs that were to be moved off a machine, by how that ended.",
+    "ckpt_notices": "Warnings of clouds.",
+    "ckpt_decisions": "Decisions of slurm-elastic-ckptman.",
+    "lost_node_seconds": "Work that runs of moved jobs do again: seconds times nodes, by cause.",
+}
+HISTOGRAMS = {
+    "boot_seconds": "From launch to registered with Slurm.",
+    "start_delay_seconds": "From the last machine's registration to its job running.",
+    "resume_to_running_seconds": "From the decision to launch to its job running.",
+    "api_seconds": "Duration of a call to a cloud.",
+    "checkpoint_seconds": "Duration of a checkpoint that was complete.",
+    "rescue_seconds": "From the decision to move a job to its next run, by cause.",
+}
+
+Labels = Mapping[str, str]
+
+
+States = Mapping[tuple[str, str, str], int]
+"""Nodes by cloud, pool and state."""
+
+
+def node_states(config: Config, now: float, slurm: Slurm) -> States:
+    """As ``status`` has them. SlurmError where Slurm does not answer."""
+    facts = replace(read_facts(config, now), nodes=slurm.nodes())
+    return {
+        (pool.cloud, pool.name, state.replace(" ", "_")): count
+        for pool in status_view(config, facts).pools
+        for state, count in pool.states.items()
+    }
+
+
+def text(config: Config, now: float, states: States | None = None) -> bytes:
+    """All metrics in Prometheus' text form; without ``states`` none of nodes."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(list(families(config, now, states))))
+    return generate_latest(registry)
+
+
+class _Collected:
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> list[Metric]:
+        """As prometheus_client asks for them."""
+        return self._found
+
+
+def families(config: Config, now: float, states: States | None = None) -> Iterator[Metric]:
+    """All of them; those of what cannot be read are left out."""
+    facts = read_facts(config, now)
+    config = with_limits(config, limit_changes(facts.directives, now))
+    yield _gauge("info", "Version and cluster.", [(
+        {"version": _version(), "cluster": config.cluster.name}, 1.0)])  # fmt: skip
+    yield from _health(config, facts, states)
+    if facts.ledger_error is None:
+        yield from _machines(config, facts, states)
+        yield from _money(config, facts)
+        yield from _obstacles(facts)
+    yield from _requests(config, now)
+    yield from _rescue(facts)
+    yield from _counted(config)
+
+
+def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Metric]:
+    beats = {DAEMON: facts.heartbeat and facts.heartbeat[0]}
+    if facts.checkpoints is not None:
+        beats[CKPTMAN] = facts.checkpoints.heartbeat and facts.checkpoints.heartbeat[0]
+    known = [({"service": name}, at) for name, at in beats.items() if at]
+    yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known)
+    yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(
+        {}, float(facts.ledger_error is None and not facts.end_only))])  # fmt: skip
+    answers = {health.name: health for health in facts.health}
+    slurm = answers.get("slurm")
+    wrong = states is None and slurm is not None and slurm.error is not None
+    yield _gauge("slurm_reachable", "Whether slurmctld answered last.", [({}, float(not wrong))])
+    clouds = [(c.name, answers.get(c.name)) for c in config.clouds]
+    yield _gauge("cloud_reachable", "Whether the cloud's list could be read last.", [
+        ({"cloud": name}, float(one is None or one.error is None or one.code == "unlisted"))
+        for name, one in clouds
+    ])  # fmt: skip
+    yield _gauge("cloud_last_error", "The error that stands, by code.", [
+        ({"cloud": name, "code": one.code or "error"}, 1.0)
+        for name, one in clouds if one is not None and one.error is not None
+    ])  # fmt: skip
+    yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
+        ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
+    ])  # fmt: skip
+    yield _gauge("doubt", "Whether the cloud's list cannot be true; nothing ends by it.", [
+        ({"cloud": name}, float(one is not None and one.code == "unlisted"))
+        for name, one in clouds
+    ])  # fmt: skip
+
+
+def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[Metric]:
+    if states is not None:
+        yield _gauge("nodes", "Nodes of ours, by state.", [
+            ({"cloud": cloud, "pool": pool, "state": state}, float(count))
+            for (cloud, pool, state), count in states.items()
+        ])  # fmt: skip
+    live = [m for m in facts.machines if m.ended is None]
+    names = ("cloud", "pool", "market", "instance_type", "zone")
+    offers = Counter(
+        (m.instance.cloud, m.pool, str(m.instance.market), m.instance.instance_type,
+         m.instance.zone) for m in live
+    )  # fmt: skip
+    if len(offers) > MOST_OFFERS:
+        offers = Counter((m.instance.cloud, m.pool, str(m.instance.market), "*", "*") for m in live)
+    yield _gauge("machines", "Machines that are paid now.", [
+        (dict(zip(names, key, strict=True)), float(n)) for key, n in offers.items()
+    ])  # fmt: skip
+    kept = {p.name: p.cloud for p in config.pools if p.stopped}
+    kept |= {m.pool: m.instance.cloud for m in facts.stopped}
+    off = Counter(m.pool for m in facts.stopped)
+    yield _gauge("machines_stopped", "Machines that are stopped, to be started again.", [
+        ({"cloud": cloud, "pool": pool}, float(off[pool])) for pool, cloud in kept.items()
+    ])  # fmt: skip
+    limits = [({"scope": "cluster"}, config.limits.nodes)]
+    limits += [({"scope": f"cloud:{c.name}"}, c.limits.nodes) for c in config.clouds]
+    limits += [({"scope": f"pool:{p.name}"}, p.max_nodes) for p in config.pools]
+    yield _gauge("machines_limit", "Machines that there may be at most.", [
+        (labels, float(limit)) for labels, limit in limits if limit is not None
+    ])  # fmt: skip
+    served = Counter(m.instance.node for m in live if m.suspending is None)
+    doubles = sum(n - 1 for n in served.values())
+    stray = next((h for h in facts.health if h.code == STRAY and h.error), None)
+    count = re.match(r"\d+", stray.error) if stray is not None and stray.error else None
+    yield _gauge("strays", "Machines that are paid and serve nobody, or a node that has one.", [
+        ({"kind": "double"}, float(doubles)),
+        ({"kind": "stray"}, float(count[0]) if count else 0.0),
+    ])  # fmt: skip
+
+
+def _money(config: Config, facts: Facts) -> Iterator[Metric]:
+    now: Counter[tuple[str, str]] = Counter()
+    worst: Counter[tuple[str, str]] = Counter()
+    for m in facts.machines:
+        if m.ended is None:
+            key = (m.instance.cloud, str(m.instance.market))
+            now[key] += m.instance.price  # type: ignore[assignment]
+            worst[key] += max(m.instance.price, m.worst_price)  # type: ignore[assignment]
+    yield _gauge("dollars_per_hour", "Dollars an hour, now and at worst.", [
+        ({"cloud": cloud, "market": market, "basis": basis}, float(dollars))
+        for basis, sums in (("now", now), ("worst", worst))
+        for (cloud, market), dollars in sums.items()
+    ])  # fmt: skip
+    caps = [({"scope": "cluster"}, config.limits.dollars_per_hour)]
+    caps += [({"scope": f"cloud:{c.name}"}, c.limits.dollars_per_hour) for c in config.clouds]
+    yield _gauge("dollars_per_hour_limit", "Dollars an hour that limits allow, at worst.", [
+        (labels, limit) for labels, limit in caps if limit is not None
+    ])  # fmt: skip
+    public = {c.name for c in config.clouds if c.location is Location.PUBLIC}
+    yield _gauge("public_dollars_per_hour", "Dollars an hour of public clouds, at worst.", [
+        ({}, float(sum(dollars for (cloud, _), dollars in worst.items() if cloud in public)))
+    ])  # fmt: skip
+    scopes = list(_budgets(config, facts))
+    yield _gauge("budget_dollars", "Dollars that a budget allows.", [
+        ({"scope": scope, "period": period}, bound)
+        for scope, budget, _ in scopes
+        for period, bound in (("day", budget.per_day), ("month", budget.per_month))
+        if bound is not None
+    ])  # fmt: skip
+    yield _gauge("spent_dollars", "Dollars spent of a budget, by day and month of UTC.", [
+        ({"scope": scope, "period": period}, dollars)
+        for scope, _, spent in scopes
+        for period, dollars in (("day", spent.day), ("month", spent.month))
+    ])  # fmt: skip
+
+
+def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, Budget, Spent]]:
+    for name, spent in facts.spent.items():
+        budget = config.cloud(name).policies.budget if name else config.policies.budget
+        yield (f"cloud:{name}" if name else "cluster"), budget, spent
+    for scope, spent in facts.payers.items():
+        yield scope, config.policies.payer_budgets[scope], spent
+
+
+def _obstacles(facts: Facts) -> Iterator[Metric]:
+    cooling = Counter((c.scope.split("/")[0], c.code) for c in facts.cool_downs)
+    yield _gauge("cooldowns", "Offers and markets that are not asked now.", [
+        ({"cloud": cloud, "code": code}, float(n)) for (cloud, code), n in cooling.items()
+    ])  # fmt: skip
+    paused = sum(one.until > facts.now for one in facts.breakers)
+    yield _gauge("pools_paused", "Pools that start nothing as machines did not come up.", [
+        ({}, float(paused))
+    ])  # fmt: skip
+
+
+def _requests(config: Config, now: float) -> Iterator[Metric]:
+    spool = Spool(config.state)
+    oldest = spool.oldest()
+    age = 0.0 if oldest is None else max(now - oldest, 0.0)
+    yield _gauge("requests_waiting", "Requests of Slurm's that wait.", [({}, float(spool.count()))])
+    yield _gauge("request_oldest_seconds", "Age of the oldest of them.", [({}, age)])
+
+
+def _rescue(facts: Facts) -> Iterator[Metric]:
+    found = facts.checkpoints
+    if found is None:
+        return
+    yield _gauge("rescues_open", "Jobs on their way off a machine.", [
+        ({}, float(sum(not move.over for move in found.migrations)))
+    ])  # fmt: skip
+    yield _gauge("threats", "Warnings of machines that stand.", [({}, float(len(found.warned)))])
+    images: dict[int, float] = {}
+    for image in found.images:
+        images[image.job] = max(images.get(image.job, 0.0), image.taken)
+    oldest = facts.now - min(images.values()) if images else 0.0
+    yield _gauge("oldest_image_seconds", "Age of the oldest job's last checkpoint.", [
+        ({}, max(oldest, 0.0))
+    ])  # fmt: skip
+    size = sum(image.size for image in found.images)
+    yield _gauge("images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))])
+
+
+def _counted(config: Config) -> Iterator[Metric]:
+    """The sums that both services keep."""
+    counts: dict[str, float] = {}
+    with (
+        contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
+        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
+    ):
+        counts.update(ledger.counters())
+    with (
+        contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
+        contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
+    ):
+        counts.update(state.counters())
+    kept: dict[str, list[tuple[str, Labels, float]]] = {}
+    for name, value in counts.items():
+        parsed = _SERIES.fullmatch(name)
+        if parsed is None:
+            continue
+        labels = {key: _plain(word) for key, word in _LABEL.findall(parsed[3] or "")}
+        kept.setdefault(parsed[1].removesuffix("_total"), []).append(
+            (parsed[2] or "", labels, value)
+        )
+    for name, words in COUNTERS.items():
+        metric = Metric(PREFIX + name, words, "counter")
+        for _, told, value in kept.get(name, ()):
+            metric.add_sample(f"{PREFIX}{name}_total", dict(told), value)
+        yield metric
+    for name, words in HISTOGRAMS.items():
+        yield _histogram(name, words, kept.get(name, ()))
+
+
+def _histogram(name: str, words: str, rows: Iterable[tuple[str, Labels, float]]) -> Metric:
+    metric = Metric(PREFIX + name, words, "histogram")
+    by_series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for suffix, labels, value in rows:
+        key = tuple((k, v) for k, v in labels.items() if k != "le")
+        by_series.setdefault(key, {})[labels.get("le", suffix)] = value
+    for key, values in by_series.items():
+        count = values.get("+Inf", 0.0)
+        for bound in BUCKETS[name]:
+            at: dict[str, str] = dict(key) | {"le": f"{bound:g}"}
+            metric.add_sample(f"{PREFIX}{name}_bucket", at, values.get(f"{bound:g}", 0.0))
+        metric.add_sample(f"{PREFIX}{name}_bucket", dict(key) | {"le": "+Inf"}, count)
+        metric.add_sample(f"{PREFIX}{name}_count", dict(key), count)
+        metric.add_sample(f"{PREFIX}{name}_sum", dict(key), values.get("_sum", 0.0))
+    return metric
+
+
+def _gauge(name: str, words: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    metric = Metric(PREFIX + name, words, "gauge")
+    for labels, value in samples:
+        metric.add_sample(PREFIX + name, dict(labels), value)
+    return metric
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _version() -> str:
+    try:
+        return version("slurm-elastic")
+    except PackageNotFoundError:
+        return "unknown"

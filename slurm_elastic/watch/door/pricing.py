@@ -1,0 +1,322 @@
+"""When a job that is not submitted yet would start in each partition, and what it would cost.
+
+By the queue as Slurm has it now and by what the ledger knows: how long machines boot, what spot
+machines cost last, how often they were taken. It tells times and dollars, of nobody's job:
+so everybody may ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.rules import rules_of, types_of
+from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, observed_mtti
+from slurm_elastic.policies.checkpoint.exposure import chance, with_saves, without_saves
+from slurm_elastic.policies.launch.verdict import could_run, is_kept, need
+from slurm_elastic.policies.money.cost_split import paid_until
+from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
+from slurm_elastic.simulate import ahead
+from slurm_elastic.simulate.ahead import Present, Running, quantile
+from slurm_elastic.simulate.habits import Asked, Habits
+from slurm_elastic.slurm.hooks.submit_filter import most_of, most_of_cloud
+from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.marks import MINIMUM
+from slurm_elastic.watch.door.asks import PartitionPrice, PriceAsk
+
+SPAN = 30 * 86400.0
+"""Seconds back from now of which boots, prices and interruptions are counted."""
+NO_LIMIT = 86400
+"""Seconds that a job without a time limit, and without one of its partition's, is taken to ask."""
+MOST_WAITING = 3000
+"""Waiting jobs that a forecast goes by; of more, the first."""
+MOST_TASKS = 200
+MOST_ASKED, MOST_PARTITIONS = 1 << 31, 32
+HABITS_DAYS = 14
+_CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
+_SHARES = (0.1, 0.5, 0.9)
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """Slurm and the records at one moment. ``taken``: machines that clouds took back, by offer."""
+
+    now: float
+    jobs: Sequence[SlurmJob]
+    nodes: Mapping[str, SlurmNode]
+    habits: Habits
+    machines: Sequence[Machine] = ()
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+def records_of(config: Config, now: float) -> tuple[Sequence[Machine], Mapping[str, int]]:
+    """The machines of the last 30 days, and how many of each offer were taken back; none where the
+    files are not there or cannot be read.
+    """
+    machines: Sequence[Machine] = ()
+    taken: Mapping[str, int] = {}
+    unreadable = (sqlite3.Error, OSError, SlurmElasticError)
+    with (
+        contextlib.suppress(*unreadable),
+        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
+    ):
+        machines = ledger.machines(ended_since=now - SPAN)
+    with (
+        contextlib.suppress(*unreadable),
+        contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
+    ):
+        taken = state.interruptions(now - SPAN)
+    return machines, taken
+
+
+def habits_of(rows: Iterable[tuple[str, str, int, int, int]]) -> Habits:
+    """By ended jobs: (user, account, CPUs, limit, run), oldest first, times in seconds."""
+    found = Habits()
+    for user, account, cpus, limit, run in rows:
+        if limit > 0 and run > 0:
+            found.add(Asked(size=cpus, limit=limit, user=user, account=account), run)
+    return found
+
+
+def habits_now(slurm: Slurm) -> Habits:
+    """By slurmdbd where there is one, else by the ended jobs that slurmctld still has."""
+    with contextlib.suppress(SlurmError):
+        return habits_of(slurm.finished(HABITS_DAYS))
+    with contextlib.suppress(SlurmError):
+        ended = [job for job in slurm.jobs(ended=True) if job.has_ended and job.start and job.end]
+        return habits_of(
+            (job.user, job.account, job.cpus, job.limit or 0, int(job.end - job.start))
+            for job in sorted(ended, key=lambda job: job.end)
+        )
+    return Habits()
+
+
+def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = None) -> Seen:
+    """One reading of all. SlurmError where Slurm does not answer."""
+    machines, taken = records_of(config, now)
+    return Seen(
+        now=now, jobs=slurm.jobs(), nodes=slurm.nodes(), machines=machines, taken=taken,
+        habits=habits_now(slurm) if habits is None else habits,
+    )  # fmt: skip
+
+
+def sound_ask(ask: PriceAsk) -> PriceAsk:
+    """Within what a forecast bears. SlurmElasticError for what is no job."""
+    job = ask.job
+    sizes = (job.node_count, job.cpus, job.node_cpus, job.limit or 1, ask.unlimited or 1)
+    if not all(0 < size < MOST_ASKED for size in sizes) or not 0 < ask.save < MOST_ASKED:
+        raise SlurmElasticError("this is no job: a size or a time of it makes no sense")
+    if len(job.partitions) > MOST_PARTITIONS:
+        raise SlurmElasticError(f"a forecast is for {MOST_PARTITIONS} partitions at most")
+    return ask
+
+
+def prices_of(config: Config, ask: PriceAsk, seen: Seen) -> tuple[PartitionPrice, ...]:
+    """For each partition of the job, and there for each pool that could have it."""
+    ours = {cloud.partition_name for cloud in config.clouds}
+    return tuple(
+        one
+        for partition in dict.fromkeys(ask.job.partitions)
+        for one in (_pools if partition in ours else _own)(config, ask, seen, partition)
+    )
+
+
+def _own(config: Config, ask: PriceAsk, seen: Seen, partition: str) -> Iterator[PartitionPrice]:
+    """A partition of the site's own machines: nothing is paid, and nobody takes them."""
+    del config
+    named = PartitionPrice(partition=partition, nodes=ask.job.node_count, low=0.0, high=0.0)
+    nodes = [n for n in seen.nodes.values() if partition in n.partitions and _takes_jobs(n)]
+    if len(nodes) < ask.job.node_count:
+        yield replace(named, why=f"{len(nodes)} nodes of it are in service")
+        return
+    yield _started(named, ask, seen, present_of(ask, seen, partition, nodes), ())
+
+
+def _pools(config: Config, ask: PriceAsk, seen: Seen, partition: str) -> Iterator[PartitionPrice]:
+    clouds = [cloud for cloud in config.clouds if cloud.partition_name == partition]
+    for pool in domain_pools(config, expand):
+        cloud = next((cloud for cloud in clouds if cloud.name == pool.cloud), None)
+        if cloud is None or not could_run(ask.job, pool):
+            continue
+        named = PartitionPrice(partition=partition, pool=pool.name, nodes=need(ask.job, pool))
+        nodes = [seen.nodes[n] for n in pool.nodes if n in seen.nodes]
+        most = most_of_cloud(config, cloud)
+        usable = sorted((n for n in nodes if _takes_jobs(n)), key=_is_off)
+        usable = usable[: most_of(config, pool)][:most]
+        if len(usable) < named.nodes:
+            yield replace(named, why=f"{len(usable)} nodes of it may be up together")
+            continue
+        machines = [m for m in seen.machines if m.pool == pool.name]
+        present = present_of(ask, seen, partition, usable)
+        boots = _boots(config, pool, machines)
+        if _idle(usable, seen.jobs) >= named.nodes:
+            boots = ()
+        started = _started(named, ask, seen, present, boots)
+        yield _paid(config, pool, started, ask, seen, machines)
+
+
+def _takes_jobs(node: SlurmNode) -> bool:
+    return not (is_down(node) or is_drained(node))
+
+
+def _is_off(node: SlurmNode) -> bool:
+    return phase(node) is not Phase.UP
+
+
+def _idle(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> int:
+    """Nodes that are up and have no job."""
+    taken = {node for job in jobs if not job.has_ended for node in job.nodes}
+    return sum(node.name not in taken and not _is_off(node) for node in nodes)
+
+
+# The start: in processors, as jobs may share a node. How those that are free lie on the nodes, and
+# who may pass whom by QOS or fair share in the future, is left out.
+
+
+def present_of(ask: PriceAsk, seen: Seen, partition: str, nodes: Sequence[SlurmNode]) -> Present:
+    """The processors of these nodes of a partition, who runs there, and who waits for them."""
+    cpus = {node.name: max(node.cpus, 1) for node in nodes}
+    running = []
+    for job in seen.jobs:
+        mine = sum(node in cpus for node in job.nodes) if not job.has_ended else 0
+        if mine:
+            size = max(_cpus_of(job) * mine // len(job.nodes), 1)
+            elapsed = max(int(seen.now - job.start), 0) if job.start else 0
+            running.append(Running(job=_asked(job, size, ask), elapsed=elapsed))
+    waiting = [
+        job
+        for job in seen.jobs
+        if "PENDING" in job.states and partition in job.partitions and not is_kept(job, seen.now)
+    ]
+    waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
+    queue = (
+        _asked(job, job.cpus, ask) for job in waiting for _ in range(min(job.tasks, MOST_TASKS))
+    )
+    return Present(
+        machines=sum(cpus.values()),
+        running=tuple(running),
+        waiting=tuple(islice(queue, MOST_WAITING)),
+    )
+
+
+def _cpus_of(job: SlurmJob) -> int:
+    told = _CPUS.search(job.allocated)
+    return int(told[1]) if told else job.cpus
+
+
+def _asked(job: SlurmJob, size: int, ask: PriceAsk) -> Asked:
+    limit = job.limit or ask.unlimited or NO_LIMIT
+    return Asked(size=max(size, 1), limit=limit, user=job.user, account=job.account)
+
+
+def _started(
+    named: PartitionPrice, ask: PriceAsk, seen: Seen, present: Present, boots: Sequence[int]
+) -> PartitionPrice:
+    """With its start and its run. A start at once waits for a boot where no machine is up: for the
+    slowest of its machines, so for one among the slower ones of all.
+    """
+    wish = _asked(ask.job, ask.job.cpus, ask)
+    times = ahead.starts(present, wish, seen.habits)
+    if not times:
+        return replace(named, why=f"it has {present.machines} processors in service")
+    if boots:
+        late = [boots[n * len(boots) // len(times)] for n in range(len(times))]
+        times = tuple(sorted(t or boot for t, boot in zip(times, late, strict=True)))
+    return replace(
+        named,
+        start=tuple(quantile(times, share) for share in _SHARES),
+        by_limits=ahead.by_limits(present, wish),
+        run=tuple(seen.habits.remaining(wish, 0, share) for share in _SHARES),
+        jobs_known=seen.habits.jobs,
+    )
+
+
+def _boots(config: Config, pool: Pool, machines: Iterable[Machine]) -> tuple[int, ...]:
+    """Seconds that the pool's machines took to register, ascending; as configured without any."""
+    took = [m.registered - m.instance.launched for m in machines if m.registered is not None]
+    own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
+    return tuple(sorted(int(max(one, 1)) for one in took)) or (own.boot,)
+
+
+# The cost: of whole machines, as another job on the same ones is luck.
+
+
+def _paid(
+    config: Config,
+    pool: Pool,
+    started: PartitionPrice,
+    ask: PriceAsk,
+    seen: Seen,
+    machines: Sequence[Machine],
+) -> PartitionPrice:
+    """With its cost: from the cheapest known price at the usual run, to the dearest at the limit
+    and a boot. And what interruptions do to it, where its machines may be spot ones.
+    """
+    if not started.start:
+        return started
+    kinds = types_of(config.cloud(pool.cloud), pool).values()
+    flat = config.cloud(pool.cloud).flat_price
+    demand = [kind.price for kind in kinds] if flat is None else [flat]
+    spot = _last_spot(machines) if Market.SPOT in pool.markets else None
+    lease = rules_of(config, next(p for p in config.pools if p.name == pool.name)).lease
+    on_demand = any(market is not Market.SPOT for market in pool.markets) or spot is None
+    prices = [*(demand if on_demand else []), *([] if spot is None else [spot])] or [0.0]
+    usual, limit = started.run[1], _asked(ask.job, 1, ask).limit
+    boot = _boots(config, pool, machines)[-1]
+    low = min(prices) * started.nodes
+    found = replace(
+        started,
+        low=low * _hours(usual, lease),
+        high=max([*prices, *demand]) * started.nodes * _hours(limit + boot, lease),
+        market=str(Market.SPOT) if spot is not None and spot <= min(prices) else "",
+        public=config.cloud(pool.cloud).location is Location.PUBLIC,
+    )
+    if Market.SPOT not in pool.markets:
+        return found
+    return _interrupted(found, ask, low, _mtti(machines, seen), usual)
+
+
+def _interrupted(
+    found: PartitionPrice, ask: PriceAsk, rate: float, mtti: float, usual: int
+) -> PartitionPrice:
+    """``rate``: $/h of all its machines."""
+    plain = without_saves(usual, mtti, found.nodes)
+    saved = with_saves(usual, mtti, found.nodes, ask.save)
+    gained = None if plain is None or saved is None else max(plain - saved, 0.0)
+    return replace(
+        found,
+        chance=chance(usual, mtti, found.nodes),
+        saves_seconds=gained,
+        saves_dollars=None if gained is None else gained / 3600 * rate,
+    )
+
+
+def _hours(seconds: float, lease: int) -> float:
+    return paid_until(0.0, seconds, lease, MINIMUM) / 3600
+
+
+def _last_spot(machines: Iterable[Machine]) -> float | None:
+    """The price of the spot machine that was bought last."""
+    spot = [m.instance for m in machines if m.instance.market is Market.SPOT]
+    return max(spot, key=lambda one: one.launched).price if spot else None
+
+
+def _mtti(machines: Iterable[Machine], seen: Seen) -> float:
+    """Mean seconds to an interruption of a spot machine of the pool, counted as ckptman does."""
+    spot = [m for m in machines if m.instance.market is Market.SPOT]
+    offers = {m.instance.offer_key for m in spot}
+    seconds = sum(max((m.ended or seen.now) - m.instance.launched, 0.0) for m in spot)
+    return observed_mtti(seconds, sum(seen.taken.get(offer, 0) for offer in offers), DEFAULT_MTTI)

@@ -1,0 +1,436 @@
+"""Ledger x Slurm x configuration, joined to the one value that ``status`` shows. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.changed import with_limits
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import bounds_of
+from slurm_elastic.model.cluster import CAPACITY, Exclusion, Pool, Usage
+from slurm_elastic.model.directive import Departure, Directive, Pause, limit_changes
+from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.policies.clock_guard import set_back
+from slurm_elastic.policies.growth.capacity import Spent, stopped
+from slurm_elastic.policies.launch.directives import told
+from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
+from slurm_elastic.policies.money.account_budgets import overdrawn
+from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.policies.repair.leaked_instances import stray, unending
+from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.view.attention import attention
+from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
+from slurm_elastic.watch.view.next_action import (
+    BOOTING,
+    CALM,
+    DOWN,
+    HELD,
+    IDLE,
+    IN_USE,
+    POWERED_DOWN,
+    Outlook,
+    brief,
+    node_note,
+    node_states,
+)
+from slurm_elastic.watch.view.rows import (
+    BreakerView,
+    BudgetView,
+    CloudView,
+    CoolDownView,
+    DaemonView,
+    DirectiveView,
+    Facts,
+    HoldView,
+    InstanceView,
+    JobView,
+    LaunchView,
+    NodesView,
+    PoolView,
+    QueueView,
+    SiteView,
+    StatusView,
+    TotalView,
+)
+
+__all__ = ["Facts", "StatusView", "status_view"]
+
+DAY = 86400.0
+"""Seconds; how far back ended machines count."""
+
+
+class _Join:
+    """The facts, opened up by node, pool and cloud."""
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        self.config = config
+        self.facts = facts
+        self.pools = domain_pools(config, expand)
+        self.pool_by_name = {p.name: p for p in self.pools}
+        self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
+        self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
+        self.clouds = {c.name: c for c in config.clouds}
+        self._outlooks: dict[str, Outlook] = {}
+        self.live = [m for m in facts.machines if m.ended is None]
+        self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
+        self.hold_of = {h.scope: h for h in facts.holds}
+        self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+        for job in facts.jobs:
+            for name in job.nodes:
+                self.jobs_of[name].append(job)
+        self.newest: dict[str, Machine] = {}
+        for machine in self.live:
+            other = self.newest.get(machine.instance.node)
+            if machine.suspending is None and (other is None or _order(other) < _order(machine)):
+                self.newest[machine.instance.node] = machine
+        with_machine = {m.instance.node for m in self.live}
+        if facts.ledger_error is not None:
+            with_machine |= self.pool_of.keys()
+        self.state_of: dict[str, str] = {}
+        self._counts: dict[str, Counter[str]] = {}
+        for pool in self.pools:
+            states = node_states(pool.nodes, facts.nodes, self.hold_of, with_machine)
+            self.state_of |= states
+            self._counts[pool.name] = Counter(states.values())
+
+    def outlook(self, cloud: str) -> Outlook:
+        """Made once a cloud."""
+        if cloud not in self._outlooks:
+            self._outlooks[cloud] = Outlook(self.config, self.clouds.get(cloud), self.facts.now)
+        return self._outlooks[cloud]
+
+    def node(self, name: str) -> SlurmNode | None:
+        return (self.facts.nodes or {}).get(name)
+
+    def states(self, pools: Iterable[Pool]) -> dict[str, int]:
+        found = sum((self._counts[pool.name] for pool in pools), Counter[str]())
+        first = (IN_USE, IDLE, BOOTING, HELD, DOWN)
+        order = [s for s in first if s in found] + sorted(found.keys() - set(first))
+        return {state: found[state] for state in order}
+
+    def place(self, machine: Machine) -> tuple[int, float]:
+        """Where a machine stands in the list: by its node in the configuration, then by age."""
+        return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
+
+    def price_now(self, machines: Iterable[Machine]) -> float:
+        return sum(m.instance.price for m in machines)
+
+
+def _order(machine: Machine) -> tuple[str, str]:
+    return machine.instance.generation, machine.instance.id
+
+
+def status_view(config: Config, facts: Facts) -> StatusView:
+    """Join everything that was read into what ``status`` shows."""
+    config = with_limits(config, limit_changes(facts.directives, facts.now))
+    join = _Join(config, facts)
+    blocked = blocked_clouds(config)
+    view = StatusView(
+        at=facts.now,
+        cluster=config.cluster.name,
+        daemon=_daemon(config, facts),
+        slurm_error=facts.slurm_error,
+        ledger_error=facts.ledger_error,
+        site=_site(join),
+        clouds=tuple(_cloud(join, cloud, blocked.get(cloud.name)) for cloud in config.clouds),
+        pools=tuple(_pool(join, pool) for pool in join.pools),
+        nodes=_nodes(join),
+        instances=tuple(_instance(join, m) for m in sorted(join.live, key=join.place)),
+        launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
+        cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
+        holds=_holds(facts),
+        totals=_totals(facts),
+        checkpoints=_checkpoints(config, facts),
+        breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
+        private=facts.private,
+        directives=tuple(_directive(d, facts.now) for d in facts.directives),
+        clock=set_back(_written(facts.heartbeat, join.live), facts.now) or None,
+        budgets=(
+            *(_budget(config, facts.now, *one) for one in facts.spent.items()),
+            *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
+        ),
+        queue=_queue(facts),
+    )
+    return replace(view, attention=attention(view))
+
+
+def _queue(facts: Facts) -> QueueView | None:
+    if facts.slurm_error is not None:
+        return None
+    waiting = [job for job in facts.jobs if "PENDING" in job.states]
+    reasons: Counter[str] = Counter()
+    for job in waiting:
+        reasons[job.reason or "None"] += job.tasks
+    since = min((job.submit for job in waiting if job.submit), default=None)
+    return QueueView(
+        running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
+        waiting=sum(job.tasks for job in waiting),
+        oldest=None if since is None else max(facts.now - since, 0.0),
+        reasons=dict(reasons.most_common()),
+    )
+
+
+def _directive(one: Directive, now: float) -> DirectiveView:
+    word = one.word
+    return DirectiveView(
+        number=one.number,
+        told=told(one, now),
+        who=one.who,
+        since=one.since,
+        starts=one.starts,
+        until=one.until,
+        holds=one.holds(now),
+        stops=isinstance(word, Pause) or (isinstance(word, Departure) and word.closes),
+    )
+
+
+def _written(beat: tuple[float, int] | None, machines: Iterable[Machine]) -> list[float]:
+    """Times that the daemon has written down."""
+    return [*(m.instance.launched for m in machines), *((beat[0],) if beat else ())]
+
+
+def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
+    own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
+    return BudgetView(
+        cloud=cloud,
+        day=spent.day,
+        per_day=own.per_day,
+        month=spent.month,
+        per_month=own.per_month,
+        stop=stopped(int(now), bounds_of(own), spent),
+    )
+
+
+def _of_payer(config: Config, now: float, scope: str, spent: Spent) -> BudgetView:
+    own = config.policies.payer_budgets[scope]
+    over = overdrawn(scope, bounds_of(own), spent, now)
+    kind, _, name = scope.partition(":")
+    return BudgetView(
+        cloud="",
+        account=name if kind == "account" else "",
+        user=name if kind == "user" else "",
+        day=spent.day,
+        per_day=own.per_day,
+        month=spent.month,
+        per_month=own.per_month,
+        stop=over.reason if over else None,
+    )
+
+
+def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
+    if facts.checkpoints is None:
+        return None
+    stale = config.timings.heartbeat_stale
+    return checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
+
+
+def _daemon(config: Config, facts: Facts) -> DaemonView:
+    beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
+    at, pid = beat or (None, None)
+    clouds = {cloud.name for cloud in config.clouds}
+    age = None if at is None else max(0.0, facts.now - at)
+    return DaemonView(
+        alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
+        heartbeat=at,
+        age=age,
+        pid=pid,
+        process_found=facts.process_found,
+        pending_requests=facts.pending,
+        problems=tuple(
+            f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
+            for h in facts.health
+            if h.error and h.name not in clouds
+        ),
+        end_only=facts.end_only or None,
+    )
+
+
+def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
+    pools = [p for p in join.pools if p.cloud == cloud.name]
+    health = next((h for h in join.facts.health if h.name == cloud.name), None)
+    scope = f"cloud:{cloud.name}"
+    limits = [n for n in (cloud.limits.nodes, cloud.room) if n is not None]
+    return CloudView(
+        name=cloud.name,
+        location=str(cloud.location),
+        provider=cloud.provider,
+        partition=cloud.partition_name,
+        nodes=sum(len(p.nodes) for p in pools),
+        states=join.states(pools),
+        machines=join.usage.nodes.get(scope, 0),
+        limit=min(limits, default=None),
+        price_now=join.price_now(m for m in join.live if m.instance.cloud == cloud.name),
+        price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
+        price_limit=cloud.limits.dollars_per_hour,
+        blocked=blocked,
+        problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
+        checked=health.checked if health else None,
+    )
+
+
+def _site(join: _Join) -> SiteView:
+    limits = join.config.limits
+    return SiteView(
+        machines=join.usage.nodes.get("", 0),
+        limit=limits.nodes,
+        price_now=join.price_now(join.live),
+        price_worst=join.usage.dollars_per_hour.get("", 0.0),
+        price_limit=limits.dollars_per_hour,
+    )
+
+
+def _pool(join: _Join, pool: Pool) -> PoolView:
+    return PoolView(
+        name=pool.name,
+        cloud=pool.cloud,
+        nodes=compress(pool.nodes),
+        count=len(pool.nodes),
+        states=join.states([pool]),
+        machines=join.usage.nodes.get(f"pool:{pool.name}", 0),
+        limit=pool.max_nodes,
+        markets=tuple(str(m) for m in pool.markets),
+        stopped=sum(m.pool == pool.name for m in join.facts.stopped),
+    )
+
+
+def _nodes(join: _Join) -> tuple[NodesView, ...]:
+    """Nodes of the same cloud, state and reason together; powered-down ones are left out."""
+    groups: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for pool in join.pools:
+        for name in pool.nodes:
+            state = join.state_of.get(name, POWERED_DOWN)
+            if state != POWERED_DOWN:
+                note = node_note(state, join.node(name), join.hold_of.get(name), join.facts.now)
+                groups[pool.cloud, state, note].append(name)
+    return tuple(
+        NodesView(state=state, cloud=cloud, nodes=compress(names), count=len(names), note=note)
+        for (cloud, state, note), names in groups.items()
+    )
+
+
+def _instance(join: _Join, machine: Machine) -> InstanceView:
+    i, now = machine.instance, join.facts.now
+    jobs = [j for j in join.jobs_of[i.node] if machine.suspending is None]
+    follows = _next(join, machine, jobs)
+    return InstanceView(
+        id=i.id,
+        node=i.node,
+        pool=machine.pool,
+        cloud=i.cloud,
+        instance_type=i.instance_type,
+        zone=i.zone,
+        market=str(i.market),
+        price=i.price,
+        state=str(i.state),
+        address=i.address,
+        launched=i.launched,
+        age=max(0.0, now - i.launched),
+        cost=machine.lease.cost(now),
+        jobs=tuple(JobView(id=j.id, user=j.user, state=",".join(sorted(j.states))) for j in jobs),
+        next=follows,
+        calm=follows.startswith(CALM),
+    )
+
+
+def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
+    i, now = machine.instance, join.facts.now
+    newest = join.newest.get(i.node, machine) if i.node else machine
+    if machine.suspending is None and newest is not machine:
+        return f"double of {newest.instance.id}: one of them will be deleted"
+    why = stray(i, join.clouds, join.pool_of)
+    if why and (i.cloud not in join.clouds or (machine.suspending is None and not i.node)):
+        return f"stray: {why}"
+    if (stuck := unending(machine.suspending, now)) is not None:
+        return f"stray: {stuck}"
+    pool = join.pool_by_name.get(machine.pool)
+    if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
+        return "unknown: Slurm does not answer"
+    return join.outlook(i.cloud).of(
+        machine, join.node(i.node), jobs, pool.max_age if pool else None
+    )
+
+
+def _launch(launch: Launch, now: float) -> LaunchView:
+    return LaunchView(
+        generation=launch.generation,
+        request=launch.request,
+        pool=launch.pool,
+        offer=launch.offer.key,
+        nodes=compress(launch.nodes),
+        count=len(launch.nodes),
+        age=max(0.0, now - launch.created),
+    )
+
+
+def _cool_down(cool_down: Exclusion, now: float) -> CoolDownView:
+    return CoolDownView(
+        key=cool_down.scope,
+        code=cool_down.code,
+        reason=cool_down.cause,
+        strikes=cool_down.count,
+        until=cool_down.until,
+        left=cool_down.until - now,
+    )
+
+
+def _breaker(breaker: Exclusion, config: Config, now: float) -> BreakerView:
+    return BreakerView(
+        pool=breaker.scope,
+        failures=breaker.count,
+        limit=config.timings.boot_failures,
+        until=breaker.until or None,
+        left=max(0.0, breaker.until - now) if breaker.until else None,
+        how=_how(breaker),
+    )
+
+
+def _how(breaker: Exclusion) -> str:
+    """How its machines have failed."""
+    _, taken_out, words = breaker.cause.partition(TAKEN_OUT)
+    return f"{taken_out}{words}" if taken_out else "booted but never registered"
+
+
+def _holds(facts: Facts) -> tuple[HoldView, ...]:
+    groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
+    for hold in facts.holds:
+        until = hold.until if hold.kind == CAPACITY else 0.0
+        groups[hold.pool, hold.cause, until, hold.kind].append(hold.scope)
+    return tuple(
+        HoldView(
+            pool=pool,
+            nodes=compress(names),
+            count=len(names),
+            reason=reason,
+            until=until,
+            left=max(0.0, until - facts.now),
+            kind=kind,
+        )
+        for (pool, reason, until, kind), names in groups.items()
+    )
+
+
+def _totals(facts: Facts) -> tuple[TotalView, ...]:
+    by_market: defaultdict[str, list[Machine]] = defaultdict(list)
+    for machine in facts.machines:
+        if machine.ended is None or machine.ended >= facts.now - DAY:
+            by_market[str(machine.instance.market)].append(machine)
+    return tuple(_total(market, by_market[market], facts.now) for market in sorted(by_market))
+
+
+def _total(market: str, machines: Sequence[Machine], now: float) -> TotalView:
+    live = [m for m in machines if m.ended is None]
+    ended = [m for m in machines if m.ended is not None]
+    return TotalView(
+        market=market,
+        machines=len(live),
+        price_now=sum(m.instance.price for m in live),
+        cost_live=sum(m.lease.cost(now) for m in live),
+        cost_ended=sum(m.lease.cost(now) for m in ended),
+        ended=len(ended),
+    )

@@ -1,0 +1,161 @@
+"""The part of ``status`` and ``ckpt list`` about checkpoints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.cluster import Image
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Verdict
+from slurm_elastic.state.heartbeat import alive
+
+
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
+    """The rows read of slurm-elastic-ckptman's memory. ``process_found`` says whether its process
+    exists on this host (None: not looked).
+    """
+
+    heartbeat: tuple[float, int] | None = None
+    trouble: str = ""
+    process_found: bool | None = None
+    images: Sequence[Image] = ()
+    warned: Sequence[RecordedNotice] = ()
+    migrations: Sequence[Migration] = ()
+    unsavable: Sequence[Verdict] = ()
+
+
+class SavedView(Struct, frozen=True, kw_only=True):
+    """The last good image of a job: ``age`` seconds, ``size`` bytes (0: the application's own)."""
+
+    job: int
+    label: str
+    method: str
+    node: str
+    number: int
+    age: float
+    size: int
+    seconds: float
+
+
+class UnsavableView(Struct, frozen=True, kw_only=True):
+    """A job that cannot be saved: why, and what would help."""
+
+    job: int
+    label: str
+    method: str
+    age: float
+    why: str
+    remedy: str
+
+
+class ThreatView(Struct, frozen=True, kw_only=True):
+    """A notice that stands; ``left`` seconds, where a deadline is known."""
+
+    node: str
+    kind: str
+    left: float | None
+    reason: str
+
+
+class MoveView(Struct, frozen=True, kw_only=True):
+    """A job on its way off its nodes, or back to them with a new time limit (``cause``), or that
+    was within the last day. ``began`` (Unix time); it ``took`` seconds so far, or in all.
+    """
+
+    job: int
+    label: str
+    step: str
+    cause: str
+    nodes: tuple[str, ...]
+    left: float | None
+    began: float
+    took: float
+    image: int | None
+    note: str
+    over: bool
+
+
+class CheckpointsView(Struct, frozen=True, kw_only=True):
+    """All of it. ``alive``: slurm-elastic-ckptman's sign of life, ``age`` seconds old, is fresh and
+    its process is not known to be gone. ``trouble``: why it keeps what it does in memory only.
+    """
+
+    alive: bool
+    age: float | None
+    process_found: bool | None
+    trouble: str
+    saved: tuple[SavedView, ...]
+    threats: tuple[ThreatView, ...]
+    moves: tuple[MoveView, ...]
+    unsavable: tuple[UnsavableView, ...] = ()
+    private: tuple[str, ...] = ()
+
+
+def checkpoints_view(
+    facts: CheckpointFacts, machines: Sequence[Machine], now: float, stale: float
+) -> CheckpointsView:
+    """Join what is remembered with the machines; ``stale`` (s) as ``timings.heartbeat_stale``."""
+    age = None if facts.heartbeat is None else max(now - facts.heartbeat[0], 0.0)
+    node_of = {m.instance.id: m.instance.node for m in machines}
+    newest: dict[int, Image] = {}
+    for image in sorted(facts.images, key=lambda i: i.taken):
+        newest[image.job] = image
+    return CheckpointsView(
+        alive=alive(facts.heartbeat, facts.process_found, now, stale),
+        age=age,
+        process_found=facts.process_found,
+        trouble=facts.trouble,
+        saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
+        threats=tuple(_threat(w, node_of, now) for w in facts.warned),
+        moves=tuple(_move(r, now) for r in facts.migrations),
+        unsavable=tuple(
+            UnsavableView(
+                job=one.job, label=one.label, method=one.method, age=max(now - one.at, 0.0),
+                why=one.why, remedy=one.remedy,
+            )
+            for one in facts.unsavable
+        ),
+    )  # fmt: skip
+
+
+def _saved(image: Image, now: float) -> SavedView:
+    return SavedView(
+        job=image.job,
+        label=image.label,
+        method=image.method,
+        node=image.node,
+        number=image.number,
+        age=max(now - image.taken, 0.0),
+        size=image.size,
+        seconds=image.seconds,
+    )
+
+
+def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> ThreatView:
+    notice = warned.notice
+    node = node_of.get(notice.instance, notice.node) or notice.instance
+    return ThreatView(
+        node=node,
+        kind=str(notice.kind),
+        left=None if notice.deadline is None else notice.deadline - now,
+        reason=notice.reason or warned.source,
+    )
+
+
+def _move(move: Migration, now: float) -> MoveView:
+    end = move.changed if move.over else now
+    return MoveView(
+        job=move.run.job,
+        label=move.run.label,
+        step=str(move.step),
+        cause=str(move.cause),
+        nodes=move.threatened,
+        left=None if move.deadline is None or move.over else move.deadline - now,
+        began=move.began,
+        took=max(end - move.began, 0.0),
+        image=None if move.image is None else move.image.number,
+        note=move.note,
+        over=move.over,
+    )

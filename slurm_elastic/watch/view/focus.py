@@ -1,0 +1,146 @@
+"""Costs in the FinOps Open Cost and Usage Specification (FOCUS) 1.2, with the columns that 1.3 has
+for split charges: a row is one part of one machine's hour.
+
+The rows of a ``ResourceId`` and a charge period add up to what that machine was charged then. List
+prices are on-demand ones, where the cloud told one. Time that nobody used is a part of its own,
+with ``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from slurm_elastic.controller.books import Charge
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.memory import Run, whole_id
+from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, Hour, Unused
+from slurm_elastic.state.ledger import Machine
+
+_CATEGORY = {
+    Market.ON_DEMAND: "Standard",
+    Market.SPOT: "Dynamic",
+    Market.RESERVED: "Committed",
+}
+_METHOD = json.dumps({"Split": "by time and the largest share of CPUs, memory or GPUs"})
+COLUMNS = (
+    "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency",
+    "BillingAccountId", "BillingAccountName", "BillingPeriodStart", "BillingPeriodEnd",
+    "ChargePeriodStart", "ChargePeriodEnd", "ChargeCategory", "ChargeClass", "ChargeDescription",
+    "ChargeFrequency", "PricingCategory", "PricingQuantity", "PricingUnit", "ListUnitPrice",
+    "ContractedUnitPrice", "ConsumedQuantity", "ConsumedUnit", "ServiceCategory",
+    "ServiceSubcategory", "ServiceName", "ProviderName", "PublisherName", "InvoiceIssuerName",
+    "AvailabilityZone", "ResourceId", "ResourceName", "ResourceType", "SkuId", "SkuPriceId", "Tags",
+    "AllocatedMethodId", "AllocatedMethodDetails", "AllocatedResourceId", "AllocatedResourceName",
+    "AllocatedTags", "x_UnusedReason",
+)  # fmt: skip
+
+
+def rows(charges: Iterator[Charge], runs: Sequence[Run], cluster: str) -> Iterator[dict[str, str]]:
+    """By machine and time; empty texts are null."""
+    for charge in charges:
+        of_machine = _machine_columns(charge.machine, cluster)
+        for hour in charge.hours:
+            of_hour = of_machine | _hour_columns(hour)
+            for key in hour.parts:
+                yield of_hour | _part_columns(charge.machine, hour, key, runs)
+
+
+def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
+    one = machine.instance
+    return {
+        "BillingCurrency": "USD",
+        "BillingAccountId": one.cloud,
+        "BillingAccountName": one.cloud,
+        "ChargeCategory": "Usage",
+        "ChargeClass": "",
+        "ChargeFrequency": "Usage-Based",
+        "PricingCategory": _CATEGORY[one.market],
+        "PricingUnit": "Hours",
+        "ListUnitPrice": _plain(_list_price(machine)),
+        "ContractedUnitPrice": _plain(_price(machine)),
+        "ConsumedUnit": "Hours",
+        "ServiceCategory": "Compute",
+        "ServiceSubcategory": "Virtual Machines",
+        "ServiceName": "Virtual Machines",
+        "ProviderName": one.cloud,
+        "PublisherName": one.cloud,
+        "InvoiceIssuerName": one.cloud,
+        "AvailabilityZone": one.zone,
+        "ResourceId": whole_id(one.id),
+        "ResourceName": one.node,
+        "ResourceType": "Virtual Machine",
+        "SkuId": one.instance_type,
+        "SkuPriceId": one.offer_key,
+        "Tags": json.dumps({"cluster": cluster, "pool": machine.pool, "market": str(one.market)}),
+        "AllocatedMethodId": METHOD,
+        "AllocatedMethodDetails": _METHOD,
+    }
+
+
+def _hour_columns(hour: Hour) -> dict[str, str]:
+    begin = datetime.fromtimestamp(hour.begin / 1000, UTC)
+    month = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    next_month = (month + timedelta(days=32)).replace(day=1)
+    return {
+        "BillingPeriodStart": _time(month),
+        "BillingPeriodEnd": _time(next_month),
+        "ChargePeriodStart": _time(begin),
+        "ChargePeriodEnd": _time(datetime.fromtimestamp(hour.end / 1000, UTC)),
+    }
+
+
+def _part_columns(
+    machine: Machine, hour: Hour, key: int | Unused, runs: Sequence[Run]
+) -> dict[str, str]:
+    cost = _plain(Decimal(hour.parts[key]) / 1_000_000)
+    quantity = Decimal(hour.weights[key]) / (WHOLE * HOUR)
+    found = {
+        "BilledCost": cost,
+        "EffectiveCost": cost,
+        "ContractedCost": cost,
+        "ListCost": _plain(round(_list_price(machine) * quantity, 6)),
+        "PricingQuantity": _plain(round(quantity, 12)),
+        "ConsumedQuantity": _plain(round(quantity, 12)),
+    }
+    return found | _whom(machine, key, runs)
+
+
+def _whom(machine: Machine, key: int | Unused, runs: Sequence[Run]) -> dict[str, str]:
+    one = machine.instance
+    if isinstance(key, Unused):
+        return {
+            "ChargeDescription": f"{one.instance_type} {one.market}, unused: {key}",
+            "AllocatedResourceId": f"unused/{key}",
+            "AllocatedResourceName": "unused",
+            "AllocatedTags": "{}",
+            "x_UnusedReason": str(key),
+        }
+    run = runs[key]
+    tags = {"account": run.account, "user": run.user, "partition": run.partition}
+    return {
+        "ChargeDescription": f"{one.instance_type} {one.market}, job {run.label or run.job}",
+        "AllocatedResourceId": f"job/{run.job}",
+        "AllocatedResourceName": run.label or str(run.job),
+        "AllocatedTags": json.dumps(tags),
+        "x_UnusedReason": "",
+    }
+
+
+def _price(machine: Machine) -> Decimal:
+    return Decimal(repr(machine.instance.price))
+
+
+def _list_price(machine: Machine) -> Decimal:
+    return max(_price(machine), Decimal(repr(machine.worst_price)))
+
+
+def _plain(number: Decimal) -> str:
+    """Without an exponent: the specification's numeric format, as spreadsheets read it."""
+    return f"{number:f}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,202 @@
+"""The present of a node and the next action on a machine, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from slurm_elastic.config import Config
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import fail_safe, rules_of
+from slurm_elastic.model.cluster import CAPACITY, Exclusion
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    is_answering,
+    is_busy,
+    is_down,
+    is_drained,
+    phase,
+)
+from slurm_elastic.policies.nodes.out_of_service import ill
+
+HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
+POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
+NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
+
+NEVER = 10**8
+"""Seconds from which on a suspend time means never."""
+
+
+def brief(seconds: float) -> str:
+    """A duration with its two largest units: ``45s``, ``4m``, ``1h 3m``, ``2d 4h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 600 and whole % 60:
+        return f"{whole // 60}m {whole % 60}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    large, small = (minutes // 1440, minutes % 1440 // 60), (minutes // 60, minutes % 60)
+    days = minutes >= 1440
+    first, second = large if days else small
+    return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
+
+
+def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:
+    """One word (or two) for a node of ours, by Slurm and by the ledger."""
+    if node is None:
+        return UNKNOWN
+    where = phase(node)
+    if where is Phase.POWERING_UP:
+        return DOWN if is_down(node) else BOOTING
+    if where is Phase.POWERING_DOWN:
+        return POWERING_DOWN
+    held = is_drained(node) and (hold is not None or node.reason.startswith(HOLD_MARK))
+    if held:
+        return HELD
+    if is_down(node):
+        return DOWN
+    if where is Phase.POWERED_DOWN:
+        return DRAINED if is_drained(node) else POWERED_DOWN
+    if is_busy(node):
+        return IN_USE
+    if is_drained(node):
+        return DRAINED
+    return IDLE if has_machine else NO_MACHINE
+
+
+def node_states(
+    names: Iterable[str],
+    nodes: Mapping[str, SlurmNode] | None,
+    holds: Mapping[str, Exclusion],
+    with_machine: Container[str],
+) -> dict[str, str]:
+    """``node_state`` of each; none where Slurm's ``nodes`` are not known. Nodes of whom nobody says
+    anything, nearly all of many thousands, are alike where Slurm has the same states for them.
+    """
+    if nodes is None:
+        return {}
+    found: dict[str, str] = {}
+    alike: dict[tuple[frozenset[str], bool], str] = {}
+    for name in names:
+        node, hold, has_machine = nodes.get(name), holds.get(name), name in with_machine
+        if node is None or hold is not None or node.reason:
+            found[name] = node_state(node, hold, has_machine=has_machine)
+            continue
+        key = (node.states, has_machine)
+        state = alike.get(key)
+        if state is None:
+            state = alike[key] = node_state(node, None, has_machine=has_machine)
+        found[name] = state
+    return found
+
+
+def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: float) -> str:
+    """Why a node is in that state, where there is something to say."""
+    if state == HELD and hold is not None:
+        if hold.kind != CAPACITY:
+            return hold.cause
+        left = hold.until - now
+        when = f"released in {brief(left)}" if left > 0 else "about to be released"
+        return f"{hold.cause}; {when}"
+    if state == NO_MACHINE:
+        return "Slurm has it up, the ledger has no machine for it"
+    if state == UNKNOWN:
+        return "configured, but Slurm does not list it: is the fragment installed?"
+    if node is not None and state in (HELD, DOWN, DRAINED):
+        return node.reason
+    return ""
+
+
+CALM = (
+    "in use", "suspends", "idle", "goes", "booting: times", "powering down", "terminating",
+    "unknown: Slurm does not answer",
+)  # fmt: skip
+"""How a phrase begins after which nobody has to do anything about that machine."""
+
+
+class Outlook:
+    """The next actions on the machines of one cloud."""
+
+    def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
+        self._timings = config.timings
+        self._slurm_user = config.slurm.user
+        self._now = now
+        self._suspend = fail_safe(config, cloud) if cloud else 0.0
+        self._rules = {pool.name: rules_of(config, pool) for pool in config.pools} if cloud else {}
+        self._boot = given_up_after(config.resume_timeout(cloud)) if cloud else 0.0
+
+    def of(
+        self,
+        machine: Machine,
+        node: SlurmNode | None,
+        jobs: Sequence[SlurmJob],
+        max_age: float | None,
+    ) -> str:
+        """One phrase; ``node`` and ``jobs`` are Slurm's."""
+        if machine.suspending is not None:
+            return f"terminating: {machine.why}" if machine.why else "terminating"
+        if machine.misses > 0:
+            needed = self._timings.misses
+            if machine.misses >= needed and node is not None and is_answering(node):
+                return "not listed by the cloud, but slurmctld hears it: stays"
+            return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
+        if node is None:
+            return "orphan: Slurm has no such node; will be deleted"
+        where = phase(node)
+        if where is Phase.UP and (ails := ill(node, self._slurm_user)) is not None:
+            return f"Slurm took it out of service ({ails.words}): another machine replaces it"
+        if is_down(node):
+            return f"node is down: {node.reason}" if node.reason else "node is down"
+        if where is Phase.POWERED_DOWN:
+            return "orphan: will be deleted"
+        if where is Phase.POWERING_DOWN:
+            return "powering down: Slurm will ask to end it"
+        if where is Phase.POWERING_UP:
+            return self._booting(machine)
+        return self._up(machine, node, jobs, max_age)
+
+    def _by_policy(self, rules: PoolRules, launched: float, since: float) -> str:
+        """The daemon's next action on an idle machine; Slurm would much later."""
+        if rules.release is None or isinstance(rules.release, Flagged):
+            return "idle: goes when the growth policy has too many"
+        now = int(self._now)
+        due = rules.release.due(int(launched), int(since), now, rules.lease, public=rules.public)
+        kept = " or kept warm" if rules.min_idle else ""
+        when = f"in {brief(due - now)}" if due > now else "now"
+        return f"goes {when} unless used{kept}, by policy"
+
+    def _booting(self, machine: Machine) -> str:
+        left = machine.instance.launched + self._boot - self._now
+        if left <= 0:
+            return f"booting: overdue by {brief(-left)}, it is given up"
+        return f"booting: times out in {brief(left)}"
+
+    def _up(
+        self, machine: Machine, node: SlurmNode, jobs: Sequence[SlurmJob], max_age: float | None
+    ) -> str:
+        age = self._now - machine.instance.launched
+        too_old = max_age is not None and age > max_age
+        if jobs or is_busy(node):
+            if too_old:
+                return "ends after its jobs: over the maximum age"
+            return f"in use; drained: {node.reason}" if is_drained(node) else "in use"
+        if too_old:
+            return "powers down: over the maximum age"
+        # a fresh node was not busy yet: Slurm counts from its registration
+        idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
+        rules = self._rules.get(machine.pool)
+        if rules is not None and rules.release is not None:
+            return self._by_policy(rules, machine.instance.launched, idle_since)
+        if not 0 <= self._suspend < NEVER:
+            return "idle: is never suspended"
+        left = idle_since + self._suspend - self._now
+        if left <= 0:
+            return "suspends now unless used"
+        return f"suspends in {brief(left)} unless used"

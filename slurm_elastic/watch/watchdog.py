@@ -1,0 +1,178 @@
+"""The last one who ends machines: it needs neither the ledger nor slurm-elasticd.
+
+It looks at slurm-elasticd's sign of life, at Slurm's nodes and at what the clouds list under this
+cluster's tags, and remembers nothing but its own looks: since when nobody has beaten, and since
+when each machine's node is powered down. Only where both have lasted for the bound does it end
+machines (``policies.repair.unneeded``). An answer that failed is no answer: what was counted by then
+starts anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.model.slurm import ON_NODES, SlurmNode
+from slurm_elastic.policies.actions import TerminateOrphan
+from slurm_elastic.policies.nodes.node_state import is_unneeded
+from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.policies.repair.unneeded import Bound, Standing, overdue
+from slurm_elastic.state.heartbeat import MARK
+
+log = logging.getLogger(__name__)
+
+NAME = "slurm-elastic-watchdog"
+Beat = tuple[int, ...] | None
+
+
+class Watchdog:
+    """``look`` again and again; ``dry_run`` says what it would end, and ends nothing. ``kept``: by
+    node whose machine may be stopped on purpose, how old (s) it may get.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        providers: Mapping[str, Provider],
+        state: Path,
+        bound: Bound,
+        monotonic: Callable[[], float],
+        *,
+        kept: Mapping[str, float] | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        self._slurm, self._providers = slurm, providers
+        self._mark = state / MARK
+        self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
+        self._kept = kept or {}
+        self._beat = self._read_beat()
+        self._silent_since = monotonic()
+        self._standing: dict[str, Mapping[str, Standing]] = {}
+        self._said = ""
+
+    def run(self, stop: threading.Event, every: float) -> None:
+        """Until ``stop``; whatever goes wrong in one look, the next one starts anew."""
+        while not stop.is_set():
+            try:
+                self.look()
+            except SlurmError as error:
+                self._say(f"Slurm cannot be read, nothing is counted: {error}")
+                self._standing.clear()
+            except ConfigError:
+                raise
+            except Exception:
+                log.exception("a look fails, nothing is counted")
+                self._standing.clear()
+            stop.wait(every)
+
+    def look(self) -> None:
+        """One look at everything. SlurmError passes: nothing was ended then."""
+        silent = self._silence()
+        nodes, busy = self._read_slurm()
+        for cloud, provider in self._providers.items():
+            seen = self._list(cloud, provider)
+            if seen is None:
+                self._standing.pop(cloud, None)
+                continue
+            before = self._standing.get(cloud, {})
+            awake = [one for one in seen if not self._is_kept(one)]
+            verdict = overdue(nodes, busy, awake, before, self._monotonic(), self._bound)
+            self._standing[cloud] = verdict.standing
+            if verdict.waiting:
+                log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.waiting)
+            if verdict.ready and silent >= self._bound.seconds:
+                self._end(cloud, provider, verdict.ready, seen)
+
+    def _is_kept(self, one: Instance) -> bool:
+        """Whether it was stopped on purpose, as far as a list can tell, and is not too old."""
+        if one.state is not InstanceState.STOPPED or one.node not in self._kept:
+            return False
+        return time.time() - one.launched <= self._kept[one.node]
+
+    def _silence(self) -> float:
+        """Seconds for which slurm-elasticd has given no sign of life, by our own looks."""
+        beat, now = self._read_beat(), self._monotonic()
+        if beat != self._beat:
+            self._beat, self._silent_since = beat, now
+        silent = now - self._silent_since
+        if silent < self._bound.seconds:
+            self._say("")
+        else:
+            self._say(f"slurm-elasticd has given no sign of life for {self._bound.seconds:.0f} s")
+        return silent
+
+    def _read_beat(self) -> Beat:
+        """The sign of life in the file that slurm-elasticd writes over and over; None while there
+        is none, or its disk cannot be read. One that we may not look at tells nothing of anybody:
+        that is an error.
+        """
+        try:
+            found = os.stat(self._mark)
+        except PermissionError as error:
+            raise ConfigError(
+                f"{self._mark} may not be looked at by uid {os.geteuid()}: run {NAME} as SlurmUser"
+            ) from error
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
+
+    def _read_slurm(self) -> tuple[Mapping[str, SlurmNode], frozenset[str]]:
+        nodes = self._slurm.nodes()
+        if not nodes:
+            raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
+        jobs = self._slurm.jobs()
+        return nodes, frozenset(n for job in jobs if job.states & ON_NODES for n in job.nodes)
+
+    def _list(self, cloud: str, provider: Provider) -> Sequence[Instance] | None:
+        """Without what its tags make no sense of; None where it cannot be read."""
+        try:
+            return sound(provider.instances(), lambda _: 0.0, time.time()).machines
+        except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
+            log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
+            return None
+
+    def _end(
+        self,
+        cloud: str,
+        provider: Provider,
+        ready: Sequence[TerminateOrphan],
+        seen: Sequence[Instance],
+    ) -> None:
+        """The machines that Slurm still does not need: reading the cloud took its time."""
+        nodes, busy = self._read_slurm()
+        node_of = {one.id: one.node for one in seen}
+        still = [
+            action
+            for action in ready
+            if (node := node_of[action.machine]) in nodes
+            and node not in busy
+            and is_unneeded(nodes[node])
+        ]
+        if not still or (self._read_beat() != self._beat):
+            return
+        ids = [action.machine for action in still]
+        told = compress(sorted({node_of[id_] for id_ in ids}))
+        how = "would end" if self._dry_run else "ends"
+        log.warning("%s cloud=%s nodes=%s ids=%s reason=%s", how, cloud, told, ids, still[0].reason)
+        if self._dry_run:
+            return
+        try:
+            provider.terminate(ids)
+        except InstanceNotFound:
+            log.info("already gone cloud=%s nodes=%s", cloud, told)
+        except Exception as error:  # noqa: BLE001 - the next look asks again
+            log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
+
+    def _say(self, what: str) -> None:
+        """Once for as long as it lasts."""
+        if what and what != self._said:
+            log.warning("%s", what)
+        self._said = what

@@ -1,0 +1,90 @@
+"""The documents that the page asks for, by name: read no more often than they are worth it.
+
+A document is what a command prints with ``--json``, so it shows what that shows to whoever runs the
+server, and nothing else.
+"""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import SlurmElasticError
+
+Query = Mapping[str, str]
+
+SHARE = 10.0
+"""A document is good for so many times what it took to make."""
+STALE = 120.0
+"""Seconds for which it is good at most."""
+KEPT = 64
+"""Documents at once, of all names and queries."""
+_PACKED = 1400
+"""Bytes from which on a document is compressed."""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """One document: ``make``s it, or raises SlurmElasticError with a sentence. It goes by the words
+    of a query in ``takes`` alone, and is good for ``fresh`` seconds at least.
+    """
+
+    make: Callable[[Query], str]
+    fresh: float
+    takes: tuple[str, ...] = ()
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """A document as it was made: ``until`` when it is good (monotonic), ``body``, and the same
+    ``packed`` by gzip (empty: it is too small for that).
+    """
+
+    until: float
+    body: bytes
+    packed: bytes
+
+
+class Documents:
+    """Answers of ``sources`` by name. Thread-safe: whoever asks for what is being made waits for
+    that.
+    """
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._making = {name: threading.Lock() for name in sources}
+        self._readings: dict[tuple[str, tuple[tuple[str, str], ...]], Reading] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
+    def get(self, name: str, query: Query) -> Reading:
+        """Raises SlurmElasticError where it cannot be made; errors are not kept."""
+        source = self._sources[name]
+        query = {word: query[word] for word in source.takes if word in query}
+        key = (name, tuple(query.items()))
+        with self._making[name]:
+            began = time.monotonic()
+            kept = self._readings.get(key)
+            if kept is not None and began < kept.until:
+                return kept
+            text = source.make(query).encode("utf-8", "backslashreplace")
+            now = time.monotonic()
+            good = max(source.fresh, min(SHARE * (now - began), STALE))
+            packed = gzip.compress(text, 1, mtime=0) if len(text) >= _PACKED else b""
+            made = Reading(until=now + good, body=text, packed=packed)
+            self._readings.pop(key, None)
+            self._readings[key] = made
+            for old in list(self._readings)[:-KEPT]:
+                self._readings.pop(old, None)
+            return made
+
+
+def word(query: Query, name: str, default: str = "", longest: int = 200) -> str:
+    """One value of a query. Raises SlurmElasticError where it is too long to mean anything."""
+    found = query.get(name, default)
+    if len(found) > longest:
+        raise SlurmElasticError(f"{name}: {len(found)} characters, expected {longest} at most")
+    return found

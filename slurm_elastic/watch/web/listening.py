@@ -1,0 +1,106 @@
+"""The page's socket: a unix socket, or loopback; nowhere else, as it has no TLS of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import ipaddress
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
+
+BACKLOG = 64
+OWN, SHARED = 0o600, 0o660
+NAME = "slurm-elastic-web.sock"
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A ``path``, else ``host`` and ``port`` (0: any that is free)."""
+
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+
+def place(text: str) -> Place:
+    """A path with a slash in it, or ``127.0.0.1:8411``, ``localhost:8411``.
+
+    ValueError, with the reason, for what is no address of this host alone.
+    """
+    if "/" in text:
+        return Place(path=Path(text))
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ValueError(f"{text!r} is neither a path with a slash nor HOST:PORT")
+    if host != "localhost" and not _is_loopback(host):
+        raise ValueError(
+            f"{text!r} is not of this host alone: give a unix socket or 127.0.0.1, and let the "
+            "site's web server or ssh -L lead there"
+        )
+    return Place(host=host, port=int(port))
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Place]:
+    """A unix socket in a directory that only this user can enter."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(own) and os.path.isdir(own):
+        yield Place(path=Path(own) / NAME)
+        return
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as made:
+        yield Place(path=Path(made) / NAME)
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.IPv4Address(host).is_loopback
+    return False
+
+
+@contextlib.contextmanager
+def listening(where: Place, group: str = "") -> Iterator[socket.socket]:
+    """A socket that listens. A unix socket is for this user, and for who is in ``group``.
+
+    SlurmElasticError where it cannot be had.
+    """
+    if where.path is None:
+        with _tcp(where) as bound:
+            yield bound
+        return
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        number = None if not group else grp.getgrnam(group).gr_gid
+        bind_socket(link, where.path, mode=OWN, backlog=BACKLOG)
+        if number is not None:
+            os.chown(where.path, -1, number)
+            os.chmod(where.path, SHARED)
+        inode = os.stat(where.path).st_ino
+    except KeyError:
+        link.close()
+        raise SlurmElasticError(f"--group: this host has no group {group!r}") from None
+    except OSError as error:
+        link.close()
+        why = error.strerror or error
+        raise SlurmElasticError(f"cannot listen at {where.path}: {why}") from error
+    try:
+        yield link
+    finally:
+        remove_socket(where.path, inode)
+        link.close()
+
+
+def _tcp(where: Place) -> socket.socket:
+    try:
+        return socket.create_server((where.host, where.port), backlog=BACKLOG)
+    except OSError as error:
+        raise SlurmElasticError(
+            f"cannot listen at {where.host}:{where.port}: {error.strerror}; --listen 127.0.0.1:0 "
+            "takes a free port"
+        ) from error

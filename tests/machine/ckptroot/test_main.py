@@ -1,0 +1,318 @@
+"""The commands of the root part: what they say, in which order, and what stays after a failure."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.machine.ckptroot import bundle, journal
+from slurm_elastic.machine.ckptroot import main as way_in
+from slurm_elastic.machine.ckptroot.caller import Caller, JobState
+from slurm_elastic.machine.ckptroot.patience import Ended
+from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.store import Meta, Taken
+
+CALLER = Caller(job=7, uid=2000, gid=2001, user="alice", groups=(2001,), environment={})
+RUNS = JobState(state="RUNNING", uid=2000, restarts=1)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """The journal."""
+    lines: list[tuple[int, str]] = []
+    monkeypatch.setattr(journal, "tell", lambda *line: lines.append(line))
+    return lines
+
+
+def test_names_in_the_journal_are_one_line_that_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(journal.syslog, "syslog", lambda *line: said.append(line))
+    monkeypatch.setattr(journal.syslog, "openlog", lambda *how: said.append(how))
+    journal.begin()
+    journal.tell(journal.WARNING, "job 7: a\n\udcff é")
+    opened, line = said
+    assert opened == ("slurm-elastic-ckpt-root", journal.syslog.LOG_PID, journal.syslog.LOG_DAEMON)
+    assert line == (journal.WARNING, "job 7: a\\n\\udcff é")
+
+
+def test_the_program_is_the_same_wherever_it_is_built() -> None:
+    content = bundle.build("/x.conf")
+    assert content.startswith(b"#!/usr/bin/python3 -I\n")
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        infos = archive.infolist()
+        assert "main(config='/x.conf')" in archive.read("__main__.py").decode()
+    assert {one.date_time for one in infos} == {(1980, 1, 1, 0, 0, 0)}
+    modules = [one.filename for one in infos if "/ckptroot/" in one.filename]
+    assert modules == sorted(modules)
+    assert {one.rpartition(".")[2] for one in modules} == {"py"}
+
+
+# the way in
+
+
+@ROOT_PART
+def test_a_refusal_is_told_to_who_asks_and_to_the_journal(
+    told: list[tuple[int, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = str(tmp_path / "none.conf")
+    for words, why in (
+        (["ready", "blcr"], "unknown method 'blcr'"),
+        (["sweep"], f"{config}: No such file or directory"),
+    ):
+        assert way_in.main(words, config) == 1
+        assert capsys.readouterr().err == f"slurm-elastic: {why}\n"
+        assert told.pop() == (journal.WARNING, f"refused: {why}")
+
+
+def test_nobody_but_root_gets_any_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(way_in.os, "geteuid", lambda: 1)
+    with pytest.raises(Refused, match="this is for root: start it by sudo"):
+        way_in._command([], "/none")
+
+
+@ROOT_PART
+def test_a_sweep_says_a_line_for_each_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(way_in, "read", lambda config: config)
+    monkeypatch.setattr(way_in, "sweep", lambda site: ["job 6: removed", "job 7: stays"])
+    assert way_in._command(["sweep"], "/etc/x.conf") == 0
+    assert capsys.readouterr().out == "job 6: removed\njob 7: stays\n"
+
+
+@ROOT_PART
+def test_a_ready_is_asked_of_the_method_the_caller_and_slurmctld(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[object] = []
+    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    monkeypatch.setattr(way_in, "read", lambda config: site)
+    method = SimpleNamespace(available=lambda site: asked.append("available"))
+    monkeypatch.setitem(way_in._METHODS, "criu", method)
+    who = {"identify": lambda site, asks: asked.append(asks) or CALLER, "ask": lambda *_: RUNS}
+    for name, does in who.items():
+        monkeypatch.setattr(way_in.callers, name, does)
+    assert way_in._command(["ready", "criu"], "/x") == 0
+    assert asked == ["available", True]
+    other = JobState(state="RUNNING", uid=1, restarts=0)
+    monkeypatch.setattr(way_in.callers, "ask", lambda *_: other)
+    with pytest.raises(Refused, match=r"^job 7 is of uid 1, sudo was called by 2000$"):
+        way_in._command(["ready", "criu"], "/x")
+
+
+class BecameError(Exception):
+    """Instead of the job's script."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (Ended("cancelled"), "a job's run is over before it began: cancelled"),
+        (Refused("no room"), "a job runs without checkpoints: no room"),
+        (KeyError(), "a job runs without checkpoints: KeyError"),
+    ],
+)
+def test_how_a_run_began_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[tuple[int, str]],
+    failure: Exception,
+    said: str,
+) -> None:
+    done: list[object] = []
+
+    def fails(*_: object) -> tuple[Site, Caller]:
+        raise failure
+
+    def becomes(payload: object) -> None:
+        raise BecameError
+
+    monkeypatch.setattr(way_in, "_allowed", fails)
+    monkeypatch.setattr(way_in, "_plain", lambda *_: "plain")
+    monkeypatch.setattr(way_in, "become", becomes)
+    monkeypatch.setattr(way_in, "block", lambda: done.append("block"))
+    monkeypatch.setattr(way_in, "finish", lambda status: done.append(status) or 143)
+    monkeypatch.setattr(way_in.os, "umask", lambda mask: done.append(mask))
+    if isinstance(failure, Ended):
+        assert way_in._run("/x", "criu", 0o22, ["script"]) == 143
+        assert done == [0o027, "block", 15]
+    else:
+        with pytest.raises(BecameError):
+            way_in._run("/x", "criu", 0o22, ["script"])
+        assert done == [0o027, "block"]
+    level = journal.NOTICE if isinstance(failure, Ended) else journal.WARNING
+    assert told == [(level, said)]
+
+
+# taking the job's directory
+
+
+class Bed:
+    """``answers`` of slurmctld and ``taken``, how often the directory is another run's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.answers: list[JobState | None] = [RUNS]
+        self.taken = 0
+        self.images: list[Path] = []
+        self.waits: list[str] = []
+        self.site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+        self.store: Any = SimpleNamespace(open=self.open, images=lambda: self.images)
+        self.patience: Any = SimpleNamespace(
+            patient=None, waited=False, again=self.again, look=lambda: None
+        )
+        monkeypatch.setattr(way_in.callers, "ask", lambda *_, **__: self.answers.pop(0))
+
+    def open(self) -> None:
+        if self.taken:
+            self.taken -= 1
+            raise Taken("driven by another")
+
+    def again(self, why: str) -> bool:
+        self.waits.append(why)
+        self.patience.waited = self.patience.waited or bool(self.patience.patient)
+        return bool(self.patience.patient)
+
+    def take(self, caller: Caller = CALLER) -> JobState:
+        return way_in._take(self.site, caller, self.store, self.patience)
+
+
+@pytest.fixture
+def bed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bed:
+    return Bed(monkeypatch, tmp_path)
+
+
+RESTARTED = Caller(7, 2000, 2001, "alice", (2001,), {b"SLURM_RESTART_COUNT": b"1"})
+
+
+def test_a_restart_waits_for_slurmctld_and_for_the_directory_and_asks_again(bed: Bed) -> None:
+    bed.answers, bed.taken = [None, None, RUNS, RUNS], 2
+    assert bed.take(RESTARTED) == RUNS
+    assert bed.waits == ["slurmctld does not answer"] * 2 + ["driven by another"] * 2
+    assert bed.answers == [], "what it said before the wait is old"
+
+
+def test_who_did_not_wait_asks_once(bed: Bed) -> None:
+    assert bed.take() == RUNS
+    assert bed.answers == []
+    assert bed.patience.patient, "it is a restart"
+
+
+@pytest.mark.parametrize("what", ["slurmctld", "directory"])
+def test_a_first_run_waits_for_neither(bed: Bed, what: str) -> None:
+    bed.taken = 1
+    bed.answers = [None if what == "slurmctld" else JobState("RUNNING", 2000, 0)]
+    with pytest.raises(Refused, match="does not answer" if what == "slurmctld" else "by another"):
+        bed.take()
+
+
+def test_a_run_that_slurm_has_given_up_while_it_waited_is_none(bed: Bed) -> None:
+    gone = JobState(state="RUNNING", uid=2000, restarts=2)
+    bed.answers = [None, gone]
+    with pytest.raises(Ended, match="Slurm says RUNNING, restarted 2 times"):
+        bed.take(RESTARTED)
+    bed.answers, bed.images = [None, gone, gone], [Path("1")]
+    bed.patience.waited = False
+    assert bed.take() == gone, "how often it was restarted was not known"
+
+
+def test_another_users_job_is_refused(bed: Bed) -> None:
+    bed.answers = [JobState("RUNNING", 1, 1)]
+    with pytest.raises(Refused, match="is of uid 1"):
+        bed.take()
+
+
+# how the job began
+
+
+META = Meta(7, "7", 2000, 2001, "criu", ["/out"])
+
+
+@pytest.mark.parametrize(
+    ("restarts", "meta", "anew", "forgets"),
+    [
+        (1, META, False, False),
+        (0, META, True, False),
+        (1, None, True, False),
+        (1, Meta(7, "7", 2000, 2001, "dmtcp", []), True, False),
+        (1, Meta(7, "7", 2000, 9, "criu", []), True, False),
+        (0, Meta(7, "7", 9, 2001, "criu", []), True, True),
+    ],
+)
+def test_an_earlier_jobs_directory_is_no_run_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+    bed: Bed,
+    restarts: int,
+    meta: Meta | None,
+    anew: bool,
+    forgets: bool,
+) -> None:
+    """Another user's quota no longer counts the directory that was their job's."""
+    begun: list[Meta] = []
+    forgot: list[int] = []
+    bed.store.meta, bed.store.path = lambda: meta, Path("/x")
+    bed.store.begin = lambda meta, script: begun.append(meta)
+
+    def quota(site: Site, job: int, uid: int, path: Path) -> SimpleNamespace:
+        return SimpleNamespace(forget=lambda: forgot.append(uid))
+
+    monkeypatch.setattr(way_in, "Quota", quota)
+    monkeypatch.setattr(way_in, "read_script", lambda caller, path: b"")
+    monkeypatch.setattr(way_in.outputs, "of_step", lambda: ["/out"])
+    state = JobState("RUNNING", 2000, restarts)
+    found = way_in._meta(bed.site, CALLER, bed.store, state, "criu", "script")
+    assert found == META
+    assert begun == ([META] if anew else [])
+    assert forgot == ([9] if forgets else [])
+
+
+def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[str] = []
+
+    def fails() -> None:
+        raise Refused("criu restore: exit 1")
+
+    store = SimpleNamespace(close=lambda: done.append("close"))
+    session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
+    patience = SimpleNamespace(rewarded=lambda: done.append("rewarded"))
+    for name, made in (("Store", store), ("Session", session), ("Patience", patience)):
+        monkeypatch.setattr(way_in, name, lambda *_, made=made: made)
+    for name, said in (("_take", RUNS), ("_meta", META), ("_open", None)):
+        monkeypatch.setattr(way_in, name, lambda *_, said=said: said)
+    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    with pytest.raises(Refused, match="exit 1"):
+        way_in.begin(site, CALLER, way_in._payload(site, CALLER, 0o22, ["x"]), "criu", "x")
+    assert done == ["rewarded", "abandon", "close"]
+
+
+def test_a_run_ends_with_its_payloads_status_and_lets_the_directory_go() -> None:
+    done: list[object] = []
+    store: Any = SimpleNamespace(close=lambda: done.append("close"))
+    session: Any = SimpleNamespace(run=lambda: 256, leave=done.append)
+    assert way_in.drive(store, session) == 256
+    assert done == [256, "close"]
+
+
+def test_the_payload_is_the_script_in_the_jobs_directory_with_its_words(tmp_path: Path) -> None:
+    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    made = way_in._payload(site, CALLER, 0o27, ["/spool/script", "a", "b c"])
+    assert made.argv == (f"{tmp_path}/t/7/script", "a", "b c")
+    assert (made.umask, made.uid, made.gid, made.groups) == (0o27, 2000, 2001, (2001,))
+    assert made.directory == os.getcwd()
+
+
+@pytest.mark.parametrize("method", ["criu", "dmtcp"])
+def test_each_method_is_its_own(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(way_in.criu, "Criu", lambda *_: "criu")
+    monkeypatch.setattr(way_in.dmtcp, "Dmtcp", lambda *_: "dmtcp")
+    nothing: Any = None
+    assert way_in._open(nothing, CALLER, nothing, method) == method

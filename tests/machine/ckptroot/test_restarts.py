@@ -1,0 +1,247 @@
+"""A job's output over several runs, some of them on nodes where its images cannot be restored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.machine.ckptroot import session as sessions
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.inventory import State
+from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.quota import Quota
+from slurm_elastic.machine.ckptroot.session import Session
+from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
+from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+
+pytestmark = ROOT_PART
+USER = 65534
+CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
+
+
+class Node:
+    """A method whose restores fail for the images in ``bad``; it says what it did."""
+
+    name, pid, stands_still = "criu", 1000, True
+
+    def __init__(self, *bad: int) -> None:
+        self.bad, self.done = bad, ""
+
+    def start(self) -> None:
+        self.done = "anew"
+
+    def restore(self, image: Path, manifest: Manifest) -> None:
+        if manifest.number in self.bad:
+            raise Refused("criu restore: exit 1")
+        self.done = f"from {manifest.number}"
+
+    def lay_out(self, image: Path, /) -> None:
+        pass
+
+    def alone(self, image: Path, /) -> frozenset[str]:
+        return frozenset()
+
+    def need(self) -> int:
+        return 6
+
+    def connections(self) -> list[str]:
+        return []
+
+    def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
+        (image / "pages").write_bytes(b"memory")
+        return {}
+
+    def locked(self) -> dict[str, State]:
+        return {}
+
+    def clocks(self) -> dict[str, int] | None:
+        return None
+
+    def partners(self) -> list[str]:
+        return []
+
+    def bound(self) -> dict[str, list[int]]:
+        return {}
+
+    def gather(self, image: Path, most: int, /) -> None:
+        """All is there."""
+
+    def go_on(self) -> None:
+        """Nothing was stopped."""
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+
+class Job:
+    """A job with one output, over its runs; slurmstepd empties that at each."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "shared").mkdir(mode=0o755)
+        (directory / "home").mkdir()
+        os.chown(directory / "home", USER, USER)
+        self.site = Site(cluster="t", directory=directory / "shared", key=b"k" * 64, reader=(0, 0))
+        self.store = Store(self.site, 7)
+        self.store.open()
+        self.out = directory / "home" / "out"
+        self.meta = Meta(7, "7", USER, USER, "criu", [str(self.out)])
+        self.store.begin(self.meta, b"#!/bin/sh\n")
+        self.attempt = -1
+
+    def run(self, *bad: int) -> str:
+        """The next run on a node that cannot restore the images ``bad``; what it began with."""
+        self.out.write_bytes(b"")
+        os.chown(self.out, USER, USER)
+        self.attempt += 1
+        node: Any = Node(*bad)
+        self.session = Session(self.site, CALLER, self.attempt, self.store, self.meta, node)
+        self.session.begin()
+        return str(node.done)
+
+    def writes(self, text: bytes) -> None:
+        with self.out.open("ab") as file:
+            file.write(text)
+
+    def save(self) -> None:
+        self.session._checkpoint(Request("a", "checkpoint", within=60.0))
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setattr(sessions, "Relay", lambda parent: SimpleNamespace(terminated=False))
+    monkeypatch.setattr(sessions.journal, "tell", lambda *_: None)
+    path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
+    path.chmod(0o755)
+    made = Job(path)
+    yield made
+    made.store.close()
+    shutil.rmtree(path)
+
+
+def test_an_image_outlives_a_run_that_began_anew_in_vain(job: Job) -> None:
+    assert job.run() == "anew"
+    job.writes(b"one\n")
+    job.save()
+    assert job.run(1) == "anew"
+    assert job.out.read_bytes() == b""
+    job.writes(b"NEW\n")
+    assert job.run() == "from 1"
+    assert job.out.read_bytes() == b"one\n"
+
+
+def test_a_newer_image_outlives_a_run_that_went_on_from_an_older_one(job: Job) -> None:
+    job.run()
+    for line in (b"one\n", b"two\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(2) == "from 1"
+    assert job.out.read_bytes() == b"one\n"
+    assert job.run() == "from 2"
+    assert job.out.read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize(("bad", "begun"), [((2,), "from 1"), ((1, 2), "anew")])
+def test_nothing_of_a_lost_run_comes_back(job: Job, bad: tuple[int, ...], begun: str) -> None:
+    """The next images of a run that did not begin with the newest hold that run's bytes alone."""
+    job.run()
+    for line in (b"one\n", b"OLD 2\nOLD 3\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(*bad) == begun
+    expected = job.out.read_bytes()
+    for number, line in enumerate((b"new 2\n", b"new 3 and more\n", b"new 4\n"), start=3):
+        job.writes(line)
+        job.save()
+        expected += line
+        assert (job.store.path / "keep" / "0").read_bytes() == expected
+        assert job.run() == f"from {number}"
+        assert job.out.read_bytes() == expected
+
+
+def test_nor_after_a_save_that_failed_half_way(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.run()
+    for line in (b"one\n", b"OLD 2\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(2) == "from 1"
+    job.writes(b"new 2\n")
+    with monkeypatch.context() as full:
+        full.setattr(sessions.manifests, "digests", refuse)
+        with pytest.raises(Refused, match="no space"):
+            job.save()
+    job.writes(b"new 3\n")
+    job.save()
+    assert job.run() == "from 3"
+    assert job.out.read_bytes() == b"one\nnew 2\nnew 3\n"
+
+
+def refuse(*_: object) -> None:
+    raise OSError("no space")
+
+
+def test_room_for_the_next_save_is_promised_at_the_start_or_said_to_be_missing(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(job.store, "say", said.append)
+    total = os.statvfs(job.store.path)
+    size = total.f_blocks * total.f_frsize
+    job.run()
+    monkeypatch.setattr(Node, "need", lambda _: size)
+    for _ in range(2):
+        job.session._reserve()
+    (line,) = said
+    assert line.startswith("its next save could not be made now: no room: ")
+    monkeypatch.setattr(Node, "need", lambda _: 3 << 20)
+    job.session._reserve()
+    assert said[1:] == ["3 MiB are promised to its next save"]
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == 3 << 20
+
+
+def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> None:
+    job.run()
+    job.save()
+    job.session._reserve()
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == len(b"memory")
+
+
+def test_no_room_is_promised_for_the_holes_of_the_last_image(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dump(_: Node, image: Path, within: float, most: int, __: bool) -> dict[str, int]:
+        (image / "pages").touch()
+        os.truncate(image / "pages", 64 << 20)
+        return {}
+
+    job.run()
+    monkeypatch.setattr(Node, "dump", dump)
+    job.save()
+    job.session._reserve()
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next < 1 << 20
+
+
+def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU is never ended in the middle: what it took is looked at afterwards."""
+
+    def dump(_: Node, image: Path, within: float, most: int, __: bool) -> dict[str, int]:
+        (image / "pages").write_bytes(b"x" * (1 << 20))
+        return {}
+
+    job.run()
+    monkeypatch.setattr(Node, "dump", dump)
+    site = replace(job.site, job_quota=Amount("512K", size=1 << 19))
+    monkeypatch.setattr(job.session, "_quota", Quota(site, 7, USER, job.store.path))
+    with pytest.raises(Refused, match="job_quota = 512K"):
+        job.save()
+    assert list((job.store.path / "images").iterdir()) == []

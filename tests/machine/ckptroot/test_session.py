@@ -1,0 +1,697 @@
+"""One run of a job, by a method that does nothing: what it is asked for, when, and what is said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from needs import ROOT
+
+from slurm_elastic.machine.ckptroot import manifest as manifests
+from slurm_elastic.machine.ckptroot import session as sessions
+from slurm_elastic.machine.ckptroot.caller import Caller, JobState
+from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.quota import Room
+from slurm_elastic.machine.ckptroot.session import Session, finish
+from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+
+pytestmark = ROOT
+KEY = b"k" * 64
+CALLER = Caller(
+    job=7, uid=0, gid=0, user="root", groups=tuple(os.getgroups()),
+    environment={b"SLURMD_NODENAME": b"n1"},
+)  # fmt: skip
+PLENTY = 1 << 40
+RUNS = JobState(state="RUNNING", uid=0, restarts=1)
+
+
+class Node:
+    """A method that notes the session's calls in order; ``takes``: seconds a slow one takes."""
+
+    name, pid, stands_still = "criu", 1000, True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.did: list[object] = []
+        self.takes = 0.0
+        self.content = b"memory"
+        self.size = 6
+        self.fails = ""
+        self.far: list[str] = []
+        self.status: int | None = None
+        self.gathers: Callable[[Path], object] = lambda image: None
+
+    def _may_fail(self, what: str) -> None:
+        self.did.append(what)
+        self.clock.now += self.takes
+        if self.fails == what:
+            raise Refused(f"{what}: exit 1")
+
+    def start(self) -> None:
+        self._may_fail("start")
+
+    def restore(self, image: Path, manifest: Manifest) -> None:
+        self._may_fail("restore")
+
+    def lay_out(self, image: Path, /) -> None:
+        self.did.append("lay out")
+
+    def alone(self, image: Path, /) -> frozenset[str]:
+        return frozenset()
+
+    def need(self) -> int:
+        return self.size
+
+    def connections(self) -> list[str]:
+        return ["10.1.2.3:27000"]
+
+    def partners(self) -> list[str]:
+        return self.far
+
+    def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
+        (image / "pages").write_bytes(self.content)
+        self._may_fail("dump")
+        return {}
+
+    def locked(self) -> dict[str, tuple[int, int, int]]:
+        return {}
+
+    def clocks(self) -> dict[str, int] | None:
+        return {"monotonic": 5}
+
+    def bound(self) -> dict[str, list[int]]:
+        return {"1001": [1]}
+
+    def gather(self, image: Path, most: int, /) -> None:
+        self.did.append(("gather", most))
+        self.gathers(image)
+
+    def go_on(self) -> None:
+        self.did.append("go on")
+
+    def stop(self) -> None:
+        self.did.append("stop")
+
+    def signal(self, number: int) -> None:
+        self.did.append(("signal", number))
+
+    def ended(self) -> int | None:
+        return self.status
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+class Run:
+    """The second run of job 7, with one output; ``asked`` for room, of which there is ``room``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, attempt: int = 1) -> None:
+        self.clock = Clock()
+        self.node = Node(self.clock)
+        self.asked: list[object] = []
+        self.answers: list[JobState | None] = []
+        self.room = PLENTY
+        self.looks: list[float] = []
+        self.signals: list[list[int]] = []
+        self.relay = SimpleNamespace(terminated=False, wait=self.wait)
+        monkeypatch.setattr(sessions, "Relay", lambda parent: self.relay)
+        monkeypatch.setattr(sessions.time, "monotonic", lambda: self.clock.now)
+        monkeypatch.setattr(sessions.callers, "ask", lambda *_: self.answers.pop(0))
+        self.told: list[str] = []
+        monkeypatch.setattr(sessions.journal, "tell", lambda level, line: self.told.append(line))
+        self.site = Site(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
+        self.store = Store(self.site, 7)
+        for name in ("images", "keep"):
+            (self.store.path / name).mkdir(parents=True)
+        self.out = directory / "out"
+        self.out.touch()
+        self.attempt = attempt
+        self.session = self.opened()
+
+    def opened(self) -> Session:
+        meta = Meta(7, "7", 0, 0, "criu", [str(self.out)])
+        node: Any = self.node
+        made = Session(self.site, CALLER, self.attempt, self.store, meta, node)
+        quota: Any = SimpleNamespace(
+            room=self.promise,
+            settle=lambda: self.asked.append("settle"),
+            forget=lambda: self.asked.append("forget"),
+        )
+        made._quota = quota
+        return made
+
+    def promise(self, need: int) -> Room:
+        self.asked.append(need)
+        room = Room(self.room, "job_quota = 1M")
+        room.check(need)
+        return room
+
+    def wait(self, timeout: float) -> list[int]:
+        """The next signals; the test fails once the clock has gone on for an hour."""
+        self.looks.append(timeout)
+        self.clock.now += timeout
+        assert self.clock.now < 4600, "the run does not end"
+        return self.signals.pop(0) if self.signals else []
+
+    def request(self, number: str, verb: str, **more: object) -> None:
+        text = json.dumps({"id": number, "verb": verb, **more})
+        (self.store.path / "request").write_text(text)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.store.path / "status.json").read_text())
+        return found
+
+    def said(self) -> list[str]:
+        return [line.partition(" ")[2] for line in self.store._lines]
+
+    def save(
+        self, *, stop: bool = False, within: float = 60.0, closes: bool = False
+    ) -> tuple[str, int]:
+        return self.session._checkpoint(Request("a", "checkpoint", stop, within, closes))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    return Run(monkeypatch, tmp_path)
+
+
+# its begin
+
+
+def test_a_first_run_looks_at_no_images_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = Run(monkeypatch, tmp_path, attempt=0)
+    (first.store.path / "images" / "1").mkdir()
+    first.session.begin()
+    assert (first.node.did, first.said()) == (["start"], [])
+    found = first.status()
+    assert (found["state"], found["node"], found["attempt"]) == ("running", "n1", 0)
+
+
+def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_its_output(
+    run: Run,
+) -> None:
+    run.out.write_bytes(b"of others\n")
+    run.session.begin()
+    assert run.node.did == ["start"]
+    first, second = run.said()
+    assert first == "no image to go on from: the job starts anew"
+    assert second.startswith(f"{run.out}: 10 bytes of earlier runs, or of others")
+    assert run.told == [f"job 7: {line}" for line in run.said()]
+
+
+def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_it_took(
+    run: Run,
+) -> None:
+    run.out.write_bytes(b"one\n")
+    run.save()
+    run.out.write_bytes(b"")
+    again = run.opened()
+    run.node.takes = 2.5
+    again.begin()
+    assert run.said() == [
+        f"{run.out}: 4 bytes given back, 0 were there",
+        "goes on from image 1 on n1, restored in 2.500 s",
+    ]
+    assert run.status()["state"] == "running"
+    assert run.status()["origin"] == {"image": 1, "why": ""}
+
+
+def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(run: Run) -> None:
+    run.save(closes=True)
+    run.opened().begin()
+    assert run.said() == [
+        "goes on from image 1 on n1, restored in 0.000 s",
+        "its connections are closed: 10.1.2.3:27000",
+    ]
+
+
+def test_of_a_request_to_close_connections_the_method_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(run.node, "dump", lambda *words: asked.append(words[3]) or {})
+    for number, more in enumerate(({}, {"tcp": "close"}, {"tcp": "keep"})):
+        run.request(str(number), "checkpoint", within=60.0, **more)
+        run.session._serve(run.store.request())
+    assert asked == [False, True, False]
+    images = [manifests.read(image, KEY) for image in run.store.images()]
+    assert [one.closed for one in images] == [None, ["10.1.2.3:27000"]]
+
+
+def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> None:
+    run.save()
+    run.session._caller = Caller(8, 0, 0, "root", (0,), {})
+    run.session.begin()
+    (line, _) = run.said()
+    assert line.startswith("image 1 is not used: it is of ('t', 7, 0, 0, 'criu', '1'), not of ")
+    assert run.node.did[-1] == "start"
+    assert run.status()["origin"] == {"image": 0, "why": line}
+
+
+def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Run) -> None:
+    run.save()
+    run.save()
+    (run.store.path / "images" / "2" / "pages").write_bytes(b"MEMORY")
+    run.session.begin()
+    why = run.status()["origin"]["why"]
+    assert why.startswith("image 2 is not used: ")
+    assert "changed since the checkpoint" in why
+    assert run.status()["origin"]["image"] == 1
+
+
+def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_anew(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locked = {str(tmp_path / "base.db"): (1, 2, 3)}
+    monkeypatch.setattr(run.node, "locked", lambda: locked)
+    (tmp_path / "base.db").write_text("another's")
+    run.save()
+    run.session.begin()
+    assert "has changed since the job, which keeps it locked" in run.said()[0]
+
+
+def test_an_image_of_which_a_file_has_changed_is_not_used(run: Run) -> None:
+    run.save()
+    (run.store.path / "images" / "1" / "pages").write_bytes(b"MEMORY")
+    run.session.begin()
+    assert "changed since the checkpoint" in run.said()[0]
+
+
+def test_a_request_of_an_earlier_run_is_answered_already(run: Run) -> None:
+    run.request("a", "release")
+    run.session.begin()
+    run.session._serve(run.store.request())
+    assert run.status()["answer"] == {}
+    run.request("b", "release")
+    run.session._serve(run.store.request())
+    assert run.status()["answer"]["request"] == "b"
+
+
+# while it runs
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_job_that_is_saved_beside_its_work_stands_still_only_until_its_image_is_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    """To read a large image and to have it on disk takes as long as to write it."""
+    digests = manifests.digests
+
+    def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
+        run.node.did.append("read")
+        return digests(image, most)
+
+    monkeypatch.setattr(manifests, "digests", read)
+    run.save(stop=stop)
+    did = [word for word in run.node.did if isinstance(word, str)]
+    assert did == (["dump", "read", "stop"] if stop else ["dump", "go on", "read"])
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_only_an_image_of_a_job_that_runs_on_comes_by_the_nodes_own_disk(
+    run: Run, tmp_path: Path, stop: bool
+) -> None:
+    (tmp_path / "stage").mkdir()
+    object.__setattr__(run.site, "stage", tmp_path / "stage")
+    run.session = run.opened()
+    seen: list[Path] = []
+    run.node.gathers = seen.append
+    run.save(stop=stop)
+    assert (seen[0] == tmp_path / "stage" / "slurm-elastic-stage" / "7" / "image") is not stop
+    (image,) = run.store.images()
+    manifests.compare(image, manifests.read(image, KEY))
+    assert (image / "pages").read_bytes() == b"memory"
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+) -> None:
+    def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
+        raise Refused("pages: input/output error")
+
+    monkeypatch.setattr(manifests, "digests", read)
+    with pytest.raises(Refused, match="no checkpoint: pages: input/output error"):
+        run.save(stop=stop)
+    assert run.node.did.count("go on") == 1
+    assert "stop" not in run.node.did
+    assert not run.store.images()
+
+
+def test_it_ends_with_its_payload(run: Run) -> None:
+    run.node.status = 7 << 8
+    assert run.session.run() == 7 << 8
+    assert run.looks == [0.5], "its signals and its end are looked for twice a second"
+
+
+def test_signals_are_passed_on_as_they_come(run: Run) -> None:
+    run.signals = [[int(signal.SIGUSR1), int(signal.SIGTERM)]]
+    run.node.status = 0
+    run.session.run()
+    assert run.node.did == [("signal", signal.SIGUSR1), ("signal", signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(("poll", "every"), [(0.1, 0.1), (2.0, 2.0)])
+def test_requests_are_looked_for_as_often_as_configured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, poll: float, every: float
+) -> None:
+    object.__setattr__(run.site, "poll", poll)
+    looked: list[float] = []
+
+    def served(request: Request | None) -> None:
+        looked.append(run.clock.now)
+        run.node.status = 0 if len(looked) == 4 else None
+
+    monkeypatch.setattr(run.session, "_serve", served)
+    run.session.run()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    assert gaps == pytest.approx([every] * 3, abs=0.11)
+    assert set(run.looks) == {min(poll, 0.5)}
+
+
+def test_room_for_its_next_save_is_looked_for_every_minute_and_not_while_it_is_held(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promised: list[float] = []
+
+    def reserve() -> None:
+        promised.append(run.clock.now)
+        run.node.status = 0 if len(promised) == 3 else None
+
+    monkeypatch.setattr(run.session, "_reserve", reserve)
+    run.session.run()
+    assert promised == [1000.5, 1060.5, 1120.5]
+    run.session._held_until = run.clock.now + 300
+    run.answers = [JobState(state="PENDING", uid=0, restarts=1)]
+    assert run.session.run() == signal.SIGTERM
+    assert len(promised) == 3
+
+
+def test_a_held_jobs_ended_processes_are_not_its_end(run: Run) -> None:
+    run.node.status = int(signal.SIGKILL)
+    run.session._held_until = run.clock.now + 10
+    run.answers = [JobState(state="CANCELLED", uid=0, restarts=1)]
+    assert run.session.run() == signal.SIGTERM
+    assert run.clock.now > 1010
+
+
+def test_one_that_is_to_be_asked_about_soon_is_so_within_a_short_hold(run: Run) -> None:
+    object.__setattr__(run.site, "hold", 3.0)
+    run.session._held_until = run.clock.now
+    run.clock.now += 0.1
+    run.answers = [None]
+    assert not run.session._hold_ends()
+    assert run.session._held_until == run.clock.now + 3.0
+    assert run.said() == [
+        "no requeue in 3 s, but slurmctld does not answer: the job stays held",
+    ]
+    run.clock.now += 3.0
+    assert not run.session._hold_ends(), "not before"
+    run.clock.now += 0.1
+    run.answers = [JobState(state="SUSPENDED", uid=0, restarts=1)]
+    run.session._hold_ends()
+    assert run.said()[1] == "no requeue in 3 s, but slurmctld says SUSPENDED: the job stays held"
+
+
+def test_one_that_nobody_requeued_says_so_and_goes_on(run: Run) -> None:
+    run.save(stop=True)
+    run.clock.now += 600.1
+    run.answers = [RUNS]
+    run.session._hold_ends()
+    assert run.said()[0] == "no requeue in 600 s: the job goes on here"
+    assert run.status()["state"] == "running"
+    run.session._stays = "once more it could be said"
+    run.session._held_until = 1.0
+    run.session._bring_back()
+    assert run.session._stays == ""
+
+
+# what the head asks for
+
+
+def test_a_request_is_carried_out_once_and_answered(run: Run) -> None:
+    run.session._serve(None)
+    assert not (run.store.path / "status.json").exists()
+    one = Request("a", "checkpoint", within=60.0)
+    for _ in range(2):
+        run.session._serve(one)
+    assert run.node.did.count("dump") == 1
+    found = run.status()
+    (line,) = run.said()
+    assert line.startswith("image 1: 6 bytes in 0.000 s")
+    assert found["answer"] == {"request": "a", "ok": True, "message": line, "image": 1}
+    assert found["state"] == "running"
+
+
+def test_a_save_that_stops_the_job_is_answered_as_held(run: Run) -> None:
+    run.session._serve(Request("a", "checkpoint", stop=True, within=60.0))
+    found = run.status()
+    assert (found["state"], found["answer"]["ok"]) == ("held", True)
+
+
+def test_a_request_that_fails_is_answered_with_the_reason(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.session._serve(Request("a", "explode"))
+    assert run.said() == ["explode: unknown request 'explode'"]
+    wanted = {"request": "a", "ok": False, "message": "unknown request 'explode'"}
+    assert run.status()["answer"] == wanted
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(run.session, "_checkpoint", fails)
+    run.session._serve(Request("b", "checkpoint"))
+    assert run.said()[1] == "checkpoint: MemoryError"
+
+
+def test_a_release_of_what_is_not_held_changes_nothing(run: Run) -> None:
+    assert run.session._carry_out(Request("a", "release")) == ("the job goes on here", 0)
+    assert run.node.did == []
+
+
+def test_a_release_where_no_image_comes_back_is_refused(run: Run) -> None:
+    run.session._held_until, run.answers = 2000.0, [RUNS]
+    with pytest.raises(Refused, match="no image could be brought back"):
+        run.session._carry_out(Request("a", "release"))
+
+
+# a save
+
+
+def test_a_save_that_stops_holds_the_job_as_long_as_configured(run: Run) -> None:
+    run.save(stop=True)
+    assert run.node.did[-1] == "stop"
+    assert "go on" not in run.node.did
+    assert run.session._held_until == run.clock.now + 600.0
+
+
+def test_one_that_does_not_lets_it_go_on(run: Run) -> None:
+    run.save()
+    assert run.node.did[-1] == "go on"
+    assert "stop" not in run.node.did
+    assert run.session._held_until is None
+
+
+def test_a_held_job_has_its_image_already(run: Run) -> None:
+    run.save(stop=True)
+    assert run.save(stop=True) == ("the job is held already, image 1", 1)
+    with pytest.raises(Refused, match=r"^the job is held$"):
+        run.save()
+    (run.store.path / "images" / "1").rename(run.store.path / "images" / "1.new")
+    with pytest.raises(Refused, match=r"^the job is held$"):
+        run.save(stop=True)
+
+
+@pytest.mark.parametrize(("takes", "late"), [(60.0, False), (60.5, True)])
+def test_an_image_that_is_late_counts_and_stops_nobody(run: Run, takes: float, late: bool) -> None:
+    run.node.takes = takes
+    if not late:
+        text, number = run.save(stop=True)
+        assert (text, number) == ("image 1: 6 bytes in 60.000 s", 1)
+        return
+    with pytest.raises(Refused, match="image 1 is good, but late by the deadline: the job goes on"):
+        run.save(stop=True)
+    assert run.node.did[-1] == "go on"
+    assert "stop" not in run.node.did
+    assert [path.name for path in run.store.images()] == ["1"]
+    assert run.asked == [6, "settle", "settle"]
+
+
+@pytest.mark.parametrize("dumped", [False, True])
+def test_a_save_that_fails_leaves_no_image_and_the_job_runs(run: Run, dumped: bool) -> None:
+    """A method whose dump failed has let them go on itself."""
+
+    def fails(image: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    if dumped:
+        run.node.gathers = fails
+    else:
+        run.node.fails = "dump"
+    with pytest.raises(Refused, match=r"^no checkpoint: (dump: exit 1|\[Errno 28\])"):
+        run.save(stop=True)
+    assert ("go on" in run.node.did) is dumped
+    assert "stop" not in run.node.did
+    assert list((run.store.path / "images").iterdir()) == []
+    assert run.asked == [6, "settle"], "what it took is room again"
+
+
+def test_room_is_asked_for_memory_and_new_output_together(run: Run) -> None:
+    run.out.write_bytes(b"x" * 8192)
+    run.save()
+    assert run.asked[0] == 6 + run.out.stat().st_blocks * 512
+    run.save()
+    assert run.asked[3] == 6, "its output was kept at the image before"
+
+
+def test_all_of_an_image_takes_no_more_than_the_room(run: Run) -> None:
+    """Memory, then the files that travel, then what the output has gained."""
+    run.room = 1 << 20
+    run.node.content = b"x" * (256 << 10)
+    run.save()
+    took = [what[1] for what in run.node.did if isinstance(what, tuple)]
+    assert took == [(1 << 20) - (256 << 10)]
+    run.node.content = b"x" * (1 << 20)
+    run.node.gathers = lambda image: (image / "more").write_bytes(b"y" * 4096)
+    run.out.write_bytes(b"z")
+    run.room = (1 << 20) + 4096
+    with pytest.raises(Refused, match="more than 0 bytes of data to copy"):
+        run.save()
+    run.room = (1 << 20) - 4096
+    run.out.write_bytes(b"")
+    with pytest.raises(Refused, match="more than"):
+        run.save()
+    took = [what[1] for what in run.node.did if isinstance(what, tuple)]
+    assert took[2] == 0, "never less than nothing"
+
+
+def test_what_an_image_is_of_stands_in_its_manifest(run: Run) -> None:
+    run.out.write_bytes(b"four")
+    run.node.takes = 1.5
+    run.save()
+    found = manifests.read(run.store.path / "images" / "1", KEY)
+    assert (found.cluster, found.job, found.label, found.attempt) == ("t", 7, "7", 1)
+    assert (found.node, found.method, found.pid, found.number) == ("n1", "criu", 1000, 1)
+    assert (found.seconds, found.writing) == (1.5, {str(run.out): 4})
+    assert found.clocks == {"monotonic": 5}
+    assert found.bound == {"1001": [1]}
+
+
+# room for the next one
+
+
+def refused() -> int:
+    raise Refused("it has a terminal: x")
+
+
+def test_a_promise_is_changed_where_the_job_has_grown_or_shrunk_by_a_tenth(run: Run) -> None:
+    for size in (1000, 1100, 1111, 1112, 1020, 1010):
+        run.node.size = size
+        run.session._reserve()
+    assert run.asked == [1000, 1112, 1010]
+
+
+def test_no_room_is_said_once_for_each_kind_of_reason(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = iter([
+        Refused("no room: 5 MiB needed"), Refused("no room: 6 MiB needed"),
+        OSError(116, "Stale file handle"), KeyError("riscv64"), Refused("it has a terminal: x"),
+    ])  # fmt: skip
+
+    def need() -> int:
+        raise next(reasons)
+
+    with monkeypatch.context() as lacks:
+        lacks.setattr(run.node, "need", need)
+        for _ in range(5):
+            run.session._reserve()
+    assert run.said() == [
+        "its next save could not be made now: no room: 5 MiB needed",
+        "its next save could not be made now: it has a terminal: x",
+    ]
+    assert run.status()["log"][-1].endswith("it has a terminal: x")
+    run.node.size = 3 << 20
+    run.session._reserve()
+    assert run.status()["log"][-1].endswith("3 MiB are promised to its next save")
+    run.node.size = 9 << 20
+    run.session._reserve()
+    assert len(run.said()) == 3, "only after it was missing"
+
+
+def test_the_head_is_told_what_is_in_the_way_of_the_next_save_until_it_is_gone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.session._reserve()
+    with monkeypatch.context() as lacks:
+        lacks.setattr(run.node, "need", refused)
+        run.session._reserve()
+    assert run.status()["hindered"] == "it has a terminal: x"
+    run.session._reserve()
+    assert run.status()["hindered"] == "", "it needs as much as it did before"
+
+
+@pytest.mark.parametrize("closes", [None, True, False])
+def test_a_connection_is_in_the_way_unless_saves_close_it(run: Run, closes: bool | None) -> None:
+    run.node.far = ["10.1.2.3:80"]
+    run.session._promise.closes = closes
+    run.session._reserve()
+    kept = "its next save could not be made now: it has a connected TCP socket: to 10.1.2.3:80"
+    assert run.said() == ([kept] if closes is False else [])
+
+
+# its end
+
+
+def test_a_run_that_was_ended_says_that_its_images_stay(run: Run) -> None:
+    run.answers = [RUNS]
+    run.session.leave(int(signal.SIGKILL))
+    assert run.said() == ["the run has ended; its images stay for the next"]
+    assert (run.node.did, run.asked) == (["close"], [])
+
+
+@pytest.mark.parametrize("status", [0, 9 << 8, 15 << 8, int(signal.SIGUSR1), int(signal.SIGSEGV)])
+def test_whatever_else_ends_it_its_directory_and_its_room_go(run: Run, status: int) -> None:
+    run.session.leave(status)
+    assert (run.node.did, run.asked) == (["close"], ["forget"])
+    assert not run.store.path.exists()
+
+
+def test_an_abandoned_run_leaves_nothing_running(run: Run) -> None:
+    run.session.abandon(OSError("no scratch"))
+    assert run.node.did == ["close"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_by_the_signal_that_ended_the_payload_and_leaves_no_core_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: done.append(limit))
+    monkeypatch.setattr(signal, "signal", lambda *what: done.append(what))
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, what: done.append(how))
+    monkeypatch.setattr(os, "kill", lambda pid, signum: done.append((pid, signum)))
+    assert finish(int(number)) == 128 + number, "should it go on all the same"
+    default = [] if number == signal.SIGKILL else [(number, signal.SIG_DFL)]
+    core = (resource.RLIMIT_CORE, (0, 0))
+    assert done == [core, *default, signal.SIG_UNBLOCK, (os.getpid(), number)]

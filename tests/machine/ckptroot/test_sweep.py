@@ -1,0 +1,139 @@
+"""Job directories that are over: with whose word, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.machine.ckptroot import sweep as sweeps
+from slurm_elastic.machine.ckptroot.caller import JobState
+from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+
+pytestmark = ROOT_PART
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """With the directories of jobs 7 and 8; what slurmctld says of all jobs is COMPLETED."""
+    made = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0), scontrol=f"{tmp_path}/s")
+    for job in (8, 7):
+        (made.jobs / str(job)).mkdir(parents=True)
+    (tmp_path / "s").write_text("#!/bin/sh\necho Slurmctld at x is UP\n")
+    (tmp_path / "s").chmod(0o755)
+    monkeypatch.setattr(sweeps, "trust", lambda path, directory: None)
+    monkeypatch.setattr(
+        sweeps.callers, "ask", lambda site, job: JobState("COMPLETED", uid=2000, restarts=0)
+    )
+    monkeypatch.setattr(sweeps.Store, "open", lambda store: None)
+    return made
+
+
+def test_each_job_is_said_in_the_order_of_names(site: Site) -> None:
+    assert sweeps.sweep(site) == [f"job {job}: removed, Slurm says COMPLETED" for job in (7, 8)]
+    assert sweeps.sweep(site) == []
+
+
+def test_the_rest_of_what_was_being_deleted_goes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = site.jobs / ".removed-5-a1b2c3"
+    (rest / "images" / "1").mkdir(parents=True)
+    assert sweeps._one(site, rest) == "job 5: the rest of it removed"
+    assert not rest.exists()
+
+    def gone(path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    rest.mkdir()
+    monkeypatch.setattr(sweeps.files, "remove", gone)
+    assert sweeps._one(site, rest) == "", "its session has done it"
+
+
+@pytest.mark.parametrize(
+    "script", ["echo Slurmctld is DOWN", "echo Slurmctld is UP; exit 1", "echo UP"]
+)
+def test_nothing_goes_while_slurmctld_is_away(site: Site, script: str) -> None:
+    Path(site.scontrol).write_text(f"#!/bin/sh\n{script}\n")
+    assert sweeps.sweep(site) == []
+    Path(site.scontrol).unlink()
+    assert sweeps.sweep(site) == []
+    assert (site.jobs / "7").exists()
+
+
+def test_a_slurmctld_is_asked_by_the_configuration_of_the_site(site: Site, tmp_path: Path) -> None:
+    Path(site.scontrol).write_text(f'#!/bin/sh\necho "$1 $SLURM_CONF" >{tmp_path}/asked\n')
+    object.__setattr__(site, "slurm_conf", "/etc/slurm.conf")
+    sweeps.sweep(site)
+    assert (tmp_path / "asked").read_text() == "ping /etc/slurm.conf\n"
+
+
+def test_without_any_job_nobody_is_asked(tmp_path: Path) -> None:
+    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0), scontrol="/none")
+    assert sweeps.sweep(site) == []
+
+
+@pytest.mark.parametrize("failure", [OSError("busy"), Refused("busy")])
+def test_quotas_that_cannot_be_put_right_are_said_last(
+    site: Site, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fails(site: Site) -> None:
+        raise failure
+
+    monkeypatch.setattr(sweeps, "tidy", fails)
+    assert sweeps.sweep(site)[-1] == "quotas stay as they are: busy"
+
+
+@pytest.mark.parametrize(
+    ("state", "meta", "request_", "goes"),
+    [
+        ("COMPLETED", 2000, None, True),
+        ("COMPLETED", 1, None, False),
+        ("GONE", 1, None, True),
+        ("COMPLETED", None, None, True),
+        ("COMPLETED", 1, Request("1", "remove"), True),
+        ("COMPLETED", 1, Request("1", "release"), False),
+    ],
+)
+def test_a_number_that_was_given_out_again_is_another_jobs(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    meta: int | None,
+    request_: Request | None,
+    goes: bool,
+) -> None:
+    found = None if meta is None else Meta(7, "7", meta, 1, "criu", [])
+    monkeypatch.setattr(Store, "meta", lambda store: found)
+    monkeypatch.setattr(Store, "request", lambda store: request_)
+    monkeypatch.setattr(sweeps.callers, "ask", lambda site, job: JobState(state, 2000, 0))
+    assert (sweeps._one(site, site.jobs / "7") != "") is goes
+    assert (site.jobs / "7").exists() is not goes
+
+
+def test_whose_job_it_was_need_not_be_known_now(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(store: Store) -> Any:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Store, "meta", stale)
+    assert sweeps._one(site, site.jobs / "7") == "job 7: removed, Slurm says COMPLETED"
+
+
+def test_a_directory_is_let_go_also_where_it_cannot_be_removed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def busy(store: Store) -> None:
+        raise OSError(16, "busy")
+
+    monkeypatch.setattr(Store, "remove", busy)
+    monkeypatch.setattr(Store, "close", lambda store: done.append("close"))
+    with pytest.raises(OSError, match="busy"):
+        sweeps._one(site, site.jobs / "7")
+    assert done == ["close"]

@@ -1,0 +1,454 @@
+"""Root's configuration, directories and callers: what is believed, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.machine.ckptroot import caller as callers
+from slurm_elastic.machine.ckptroot import site as sites
+from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.store import Meta, Store
+from slurm_elastic.machine.ckptroot.sweep import sweep
+from tests.machine.ckptroot.test_files import nest
+
+pytestmark = ROOT_PART
+NOBODY = 65534
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory of root's below /tmp, whose parents are root's or sticky."""
+    path = Path(tempfile.mkdtemp(prefix="se-trust-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def site(home: Path) -> Site:
+    (home / "shared").mkdir(mode=0o755)
+    return Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(NOBODY, NOBODY))
+
+
+def meta(**changes: object) -> Meta:
+    return replace(Meta(7, "7", NOBODY, NOBODY, "criu", []), **changes)
+
+
+class TestConfiguration:
+    @pytest.fixture
+    def config(self, home: Path) -> Path:
+        (home / "shared").mkdir(mode=0o755)
+        (home / "key").touch(mode=0o600)
+        (home / "key").write_bytes(b"k" * 64)
+        config = home / "ckpt-root.conf"
+        config.write_text(
+            f"# ours\n  # hold = 9\n\ndirectory = {home}/shared\ncluster = t\nkey = {home}/key\n"
+            "slurm_user = nobody\nhold = 5\nkeep = 3\n"
+        )
+        return config
+
+    def test_is_read(self, config: Path, home: Path) -> None:
+        site = sites.read(str(config))
+        assert (site.jobs, site.hold, site.keep) == (home / "shared" / "t", 5.0, 3)
+        assert site.reader[0] == pwd.getpwnam("nobody").pw_uid
+
+    @pytest.mark.parametrize("name", ["ckpt-root.conf", "key", "shared", "."])
+    def test_that_others_may_write_is_refused(self, config: Path, home: Path, name: str) -> None:
+        (home / name).chmod(0o777)
+        with pytest.raises(Refused):
+            sites.read(str(config))
+
+    @pytest.mark.parametrize("name", ["ckpt-root.conf", "key", "shared", "."])
+    def test_of_another_user_is_refused(self, config: Path, home: Path, name: str) -> None:
+        os.chown(home / name, NOBODY, NOBODY)
+        with pytest.raises(Refused, match="not to root"):
+            sites.read(str(config))
+
+    @pytest.mark.parametrize("name", ["ckpt-root.conf", "key", "shared"])
+    def test_behind_a_link_is_refused(self, config: Path, home: Path, name: str) -> None:
+        (home / name).rename(home / "elsewhere")
+        (home / name).symlink_to(home / "elsewhere")
+        with pytest.raises(Refused):
+            sites.read(str(config))
+
+    def test_with_a_key_that_others_read_is_refused(self, config: Path, home: Path) -> None:
+        (home / "key").chmod(0o644)
+        with pytest.raises(Refused, match="may be read"):
+            sites.read(str(config))
+
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [("200G", 200 << 30), ("1.5T", 3 << 39), ("25%", 25), ("512 M", 512 << 20)],
+    )
+    def test_takes_amounts_and_shares(self, config: Path, text: str, size: int) -> None:
+        config.write_text(f"{config.read_text()}user_quota = {text}\n")
+        assert sites.read(str(config)).user_quota.of(100) == size
+
+    @pytest.mark.parametrize("text", ["", "all", "-1G", "101%", "5", "nan%", "1e9G"])
+    def test_takes_no_other_amounts(self, config: Path, text: str) -> None:
+        config.write_text(f"{config.read_text()}keep_free = {text}\n")
+        with pytest.raises(Refused, match="keep_free"):
+            sites.read(str(config))
+
+    @pytest.mark.parametrize("line", ["hold = never", "hold = -1", "cluster = ../etc", "nonsense = 1", "keep"])  # fmt: skip
+    def test_with_nonsense_is_refused(self, config: Path, line: str) -> None:
+        config.write_text(config.read_text() + line + "\n")
+        with pytest.raises(Refused):
+            sites.read(str(config))
+
+
+class TestJobDirectory:
+    def test_is_roots_and_closed(self, site: Site) -> None:
+        store = Store(site, 7)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        modes = {p.name: (p.stat().st_uid, p.stat().st_mode & 0o7777) for p in store.path.iterdir()}
+        assert store.path.stat().st_mode & 0o7777 == 0o751
+        assert modes["images"] == (0, 0o751)
+        assert modes["keep"] == (0, 0o700)
+        assert modes["meta.json"] == (0, 0o600)
+        assert modes["script"] == (0, 0o550)  # by an ACL, whose mask this shows
+        assert modes["request"] == (NOBODY, 0o600)
+        image = store.new_image()
+        assert (image.stat().st_uid, image.stat().st_mode & 0o7777) == (0, 0o2750)
+        store.close()
+
+    @pytest.mark.parametrize("squat", ["directory", "link", "file"])
+    def test_that_somebody_else_made_is_refused(self, site: Site, home: Path, squat: str) -> None:
+        site.jobs.mkdir()
+        path = site.jobs / "7"
+        match squat:
+            case "directory":
+                path.mkdir()
+                os.chown(path, NOBODY, NOBODY)
+            case "link":
+                (home / "target").mkdir()
+                path.symlink_to(home / "target")
+            case _:
+                path.touch()
+        with pytest.raises(Refused):
+            Store(site, 7).open()
+
+    def test_on_an_export_that_squashes_root_is_refused(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A directory that root makes there belongs to the user nobody."""
+        made = os.mkdir
+
+        def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+            made(path, mode)
+            os.chown(path, NOBODY, NOBODY)
+
+        monkeypatch.setattr(os, "mkdir", squashed)
+        with pytest.raises(Refused, match="no_root_squash"):
+            Store(site, 7).open()
+        assert not site.jobs.exists()
+
+    def test_where_root_may_not_write_is_refused_with_the_likely_cause(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(os, "mkdir", squashed)
+        said = "root may not write there .Permission denied.: the export squashes root"
+        with pytest.raises(Refused, match=f"^{site.jobs}: {said}"):
+            Store(site, 7).open()
+
+    def test_has_one_driver(self, site: Site) -> None:
+        first = Store(site, 7)
+        first.open()
+        with pytest.raises(Refused, match="another process"):
+            Store(site, 7).open()
+        first.close()
+        second = Store(site, 7)
+        second.open()
+        second.close()
+
+    def test_is_emptied_for_a_number_that_was_given_out_again(self, site: Site) -> None:
+        store = Store(site, 7)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        (store.path / "images" / "1").mkdir()
+        (store.path / "images" / "link").symlink_to("/etc")
+        store.begin(meta(uid=1), b"#!/bin/sh\nother\n")
+        assert store.images() == []
+        assert os.listdir(store.path / "images") == []
+        assert Path("/etc/passwd").exists()
+        store.close()
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "{",
+            "[]",
+            "7",
+            '{"id": "1"}',
+            '{"id": "1", "verb": "x", "within": "soon"}',
+            "\0" * 99,
+        ],
+    )
+    def test_takes_no_request_that_cannot_be_read(self, site: Site, content: str) -> None:
+        store = Store(site, 7)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        (store.path / "request").write_text(content)
+        assert store.request() is None
+        store.close()
+
+    def test_takes_no_request_of_others_and_no_link(self, site: Site, home: Path) -> None:
+        store = Store(site, 7)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        path = store.path / "request"
+        path.write_text('{"id": "1", "verb": "release"}')
+        assert store.request() is not None
+        os.chown(path, 1, 1)
+        assert store.request() is None
+        path.unlink()
+        (home / "request").write_text('{"id": "1", "verb": "release"}')
+        path.symlink_to(home / "request")
+        assert store.request() is None
+        store.close()
+
+
+class TestCaller:
+    """A made-up /proc: the chain of parents from us up to slurmstepd."""
+
+    @pytest.fixture
+    def user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SUDO_UID", str(NOBODY))
+        monkeypatch.setenv("SUDO_GID", str(NOBODY))
+        monkeypatch.setattr(os, "getppid", lambda: 30)
+
+    @pytest.fixture
+    def made(self, home: Path, site: Site) -> tuple[Site, Path]:
+        for name in ("sudo", "slurmstepd", "bash"):
+            (home / name).touch()
+        site = replace(site, sudo=f"{home}/sudo", slurmstepd=f"{home}/slurmstepd")
+        proc = home / "proc"
+        process(proc, 30, f"{home}/sudo", 20, env=b"A=1\0B=x=y\0\0bad\0")
+        process(proc, 20, f"{home}/slurmstepd", 1, title=b"slurmstepd: [123.batch]\0")
+        (proc / "self").mkdir()
+        return site, proc
+
+    def test_is_the_job_of_the_step(self, made: tuple[Site, Path], user: None) -> None:
+        found = callers.identify(made[0], proc=made[1])
+        assert (found.job, found.uid, found.user) == (123, NOBODY, "nobody")
+        assert found.environment == {b"A": b"1", b"B": b"x=y"}
+
+    def test_titles_of_a_users_own_are_not_believed(
+        self, made: tuple[Site, Path], user: None, home: Path
+    ) -> None:
+        """``ln -s /usr/bin/sudo slurmstepd; exec -a 'slurmstepd: [99.batch]' ./slurmstepd ...``"""
+        title = b"slurmstepd: [99.batch]\0"
+        process(made[1], 30, f"{home}/sudo", 25, title=title)
+        process(made[1], 25, f"{home}/bash", 20, title=title)
+        with pytest.raises(Refused, match="batch script itself"):
+            callers.identify(made[0], proc=made[1])
+
+    def test_a_slurmstepd_that_is_not_root_is_not_believed(
+        self, made: tuple[Site, Path], user: None, home: Path
+    ) -> None:
+        title = b"slurmstepd: [99.batch]\0"
+        process(made[1], 20, f"{home}/slurmstepd", 1, title=title, uids="1000 0 0 0")
+        with pytest.raises(Refused, match="batch script itself"):
+            callers.identify(made[0], proc=made[1])
+
+    @pytest.mark.parametrize(
+        "title", [b"slurmstepd: [123.0]\0", b"slurmstepd: [123.extern]\0", b""]
+    )
+    def test_other_steps_are_refused(
+        self, made: tuple[Site, Path], user: None, home: Path, title: bytes
+    ) -> None:
+        process(made[1], 20, f"{home}/slurmstepd", 1, title=title)
+        with pytest.raises(Refused, match="batch step"):
+            callers.identify(made[0], proc=made[1])
+
+    def test_another_jobs_control_group_is_refused(
+        self, made: tuple[Site, Path], user: None
+    ) -> None:
+        (made[1] / "self" / "cgroup").write_text(
+            "0::/system.slice/slurmstepd.scope/job_77/step_batch\n"
+        )
+        with pytest.raises(Refused, match="job 77"):
+            callers.identify(made[0], proc=made[1])
+
+    def test_its_own_control_group_is_fine(self, made: tuple[Site, Path], user: None) -> None:
+        (made[1] / "self" / "cgroup").write_text("0::/x/job_123/step_batch/user/task_0\n")
+        assert callers.identify(made[0], proc=made[1]).job == 123
+
+    def test_without_sudo_nobody_is_believed(
+        self, made: tuple[Site, Path], user: None, home: Path
+    ) -> None:
+        process(made[1], 30, f"{home}/bash", 20)
+        with pytest.raises(Refused, match="sudo"):
+            callers.identify(made[0], proc=made[1])
+
+    @pytest.mark.parametrize("uid", ["0", "", "-1", "99999999", "65534x"])
+    def test_strange_users_are_refused(
+        self, made: tuple[Site, Path], user: None, monkeypatch: pytest.MonkeyPatch, uid: str
+    ) -> None:
+        monkeypatch.setenv("SUDO_UID", uid)
+        with pytest.raises(Refused):
+            callers.identify(made[0], proc=made[1])
+
+
+def process(
+    proc: Path, pid: int, exe: str, parent: int, *, title: bytes = b"", env: bytes = b"",
+    uids: str = "0 0 0 0",
+) -> None:  # fmt: skip
+    directory = proc / str(pid)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "exe").unlink(missing_ok=True)
+    (directory / "exe").symlink_to(exe)
+    (directory / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nUid:\t{uids}\n")
+    (directory / "cmdline").write_bytes(title)
+    (directory / "environ").write_bytes(env)
+
+
+class TestSweeper:
+    @pytest.fixture
+    def swept(self, site: Site, home: Path) -> Site:
+        """A site whose scontrol says what the file ``answer`` has; slurmctld is up unless ``down``."""
+        script = home / "scontrol"
+        script.write_text(
+            f"#!/bin/sh\nif [ $1 = ping ]; then [ ! -e {home}/down ] && echo Slurmctld is UP; exit 0; fi\n"
+            f"for job; do :; done; sed s/JobId=7/JobId=$job/ {home}/answer; grep -q JobId {home}/answer\n"
+        )
+        script.chmod(0o755)
+        site = replace(site, scontrol=str(script))
+        store = Store(site, 7)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        store.close()
+        return site
+
+    def say(self, home: Path, state: str, uid: int = NOBODY) -> None:
+        (home / "answer").write_text(f"JobId=7 UserId=x({uid}) JobState={state} Restarts=0\n")
+
+    @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED", "SUSPENDED"])
+    def test_leaves_what_may_go_on(self, swept: Site, home: Path, state: str) -> None:
+        self.say(home, state)
+        assert sweep(swept) == []
+        assert (swept.jobs / "7").exists()
+
+    @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
+    def test_removes_what_is_over(self, swept: Site, home: Path, state: str) -> None:
+        self.say(home, state)
+        assert len(sweep(swept)) == 1
+        assert not (swept.jobs / "7").exists()
+
+    def test_removes_what_slurm_forgot(self, swept: Site, home: Path) -> None:
+        (home / "answer").write_text("slurm_load_jobs error: Invalid job id specified\n")
+        assert len(sweep(swept)) == 1
+
+    def test_removes_nothing_on_doubt(self, swept: Site, home: Path) -> None:
+        (home / "answer").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
+        assert sweep(swept) == []
+        (home / "answer").write_text("Invalid job id specified\n")
+        (home / "down").touch()
+        assert sweep(swept) == []
+        assert (swept.jobs / "7").exists()
+
+    def test_leaves_what_is_driven(self, swept: Site, home: Path) -> None:
+        self.say(home, "CANCELLED")
+        store = Store(swept, 7)
+        store.open()
+        assert sweep(swept) == []
+        store.close()
+
+    def test_what_cannot_be_removed_keeps_no_other(
+        self, swept: Site, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = Store(swept, 6)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        store.close()
+        self.say(home, "COMPLETED")
+        removes = Store.remove
+
+        def remove(one: Store) -> None:
+            if one.job == 6:
+                raise OSError(30, "Read-only file system", str(one.path))
+            removes(one)
+
+        monkeypatch.setattr(Store, "remove", remove)
+        stays, removed = sweep(swept)
+        assert stays.startswith("job 6: stays: [Errno 30] Read-only file system")
+        assert removed.startswith("job 7: removed")
+
+    @pytest.mark.parametrize("failure", [RecursionError(), MemoryError(), Refused("too much")])
+    def test_whatever_one_job_brings_about_keeps_no_other(
+        self, swept: Site, home: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    ) -> None:
+        (swept.jobs / "6").mkdir()
+        self.say(home, "COMPLETED")
+        asks = callers.ask
+
+        def ask(site: Site, job: int) -> callers.JobState | None:
+            if job == 6:
+                raise failure
+            return asks(site, job)
+
+        monkeypatch.setattr(callers, "ask", ask)
+        stays, removed = sweep(swept)
+        assert stays.startswith("job 6: stays: ")
+        assert not stays.endswith(": ")
+        assert removed.startswith("job 7: removed")
+
+    def test_removes_directories_in_directories_however_deep(self, swept: Site, home: Path) -> None:
+        """As a user can make them in his own image's directory while it is written."""
+        nest(swept.jobs / "7" / "images" / "1.new", 1100)
+        self.say(home, "COMPLETED")
+        assert len(sweep(swept)) == 1
+        assert list(swept.jobs.iterdir()) == []
+
+    def test_leaves_strangers_alone(self, swept: Site, home: Path) -> None:
+        self.say(home, "COMPLETED")
+        (swept.jobs / "blcr").mkdir()
+        (swept.jobs / "8").symlink_to("/etc")
+        sweep(swept)
+        assert (swept.jobs / "blcr").exists()
+        assert (swept.jobs / "8").is_symlink()
+
+
+def test_the_example_has_every_key(home: Path) -> None:
+    """etc/ckpt-root.conf, with all that stands behind a # switched on."""
+    example = Path(__file__).parents[3] / "etc" / "ckpt-root.conf"
+    lines = [line.removeprefix("# ") for line in example.read_text().splitlines()]
+    keys = {line.partition(" = ")[0] for line in lines if " = " in line}
+    fields = {field.name for field in dataclasses.fields(Site)} - {"reader"} | {"slurm_user"}
+    assert keys == fields
+
+
+def test_the_bundle_runs_alone(home: Path) -> None:
+    import subprocess
+
+    from slurm_elastic.machine.ckptroot import bundle
+
+    program = home / "ckpt-root"
+    program.write_bytes(bundle.build(f"{home}/none.conf"))
+    assert bundle.build() == bundle.build()
+    environment = {"PYTHONPATH": "/nowhere", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", str(program), "sweep"], cwd="/", env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, "none.conf: No such file" in done.stderr) == (1, True)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr[:6]) == (2, "usage:")

@@ -1,0 +1,128 @@
+"""The hub's verbs, without ip, wg and nft."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config.joining import Firewall, Network, NetworkKind
+from slurm_elastic.machine.hub import link, service
+from slurm_elastic.machine.hub.service import PEERS, Hub
+from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Seen, Show
+from slurm_elastic.policies.repair.peers import Peer
+
+KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+LIVE = Peer(address="10.99.0.9", key=KEY)
+COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
+
+
+class Link(link.Link):
+    """Has the peers that it was told to have, and is of the kind that the test says."""
+
+    kind = "wireguard"
+    has: Sequence[Peer] = ()
+
+    def ensure(self) -> None: ...
+
+    def set_peers(self, peers: Sequence[Peer]) -> None:
+        self.has = peers
+
+    def peers(self) -> tuple[Seen, ...]:
+        return tuple(Seen(key=p.key, addresses=(f"{p.address}/32",)) for p in self.has)
+
+    def _kind(self) -> str:
+        return self.kind
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that nft was given."""
+    given: list[str] = []
+    monkeypatch.setattr(service, "run", lambda *_, text="": given.append(text) or "")
+    monkeypatch.setattr(service, "make_key", lambda _: None)
+    monkeypatch.setattr(service, "Link", Link)
+    return given
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    return Network(endpoint="h:51820", socket=str(tmp_path / "hub.sock"))
+
+
+def asked(hub: Hub, message: Apply | Show) -> Answer:
+    return msgspec.json.decode(hub.answer(msgspec.json.encode(message)), type=Answer)
+
+
+@pytest.mark.usefixtures("rules")
+def test_whoever_may_only_hand_in_its_key_is_shown_as_that(network: Network) -> None:
+    hub = Hub(network, "/nonexistent")
+    assert asked(hub, Apply(peers=(LIVE, COMING))).ok
+    assert {p.key: p.live for p in asked(hub, Show()).peers} == {KEY: True, OTHER: False}
+    again = Hub(network, "/nonexistent")
+    again.start()
+    assert {p.key: p.live for p in asked(again, Show()).peers} == {KEY: True, OTHER: False}
+
+
+@pytest.mark.usefixtures("rules")
+def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Network) -> None:
+    asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,)))
+    hub = Hub(replace(network, subnet="10.98.0.0/16"), "/nonexistent")
+    hub.start()
+    assert asked(hub, Show()).peers == ()
+    Path(network.socket).with_name(PEERS).write_text("no JSON")
+    hub.start()
+    assert asked(hub, Show()).peers == ()
+
+
+@pytest.mark.usefixtures("rules")
+@pytest.mark.parametrize("kind", NetworkKind)
+def test_who_is_let_in_without_a_tunnel_is_shown(network: Network, kind: NetworkKind) -> None:
+    hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES), "/nonexistent")
+    assert asked(hub, Apply(peers=(Peer(address="192.0.2.7"),))).ok
+    assert asked(hub, Show()).plain == ("192.0.2.7",)
+
+
+def test_an_interface_that_is_no_tunnel_is_not_shut(
+    network: Network, rules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Link, "kind", "unknown")
+    with pytest.raises(HubError, match="interface: wg-se is there already, and no tunnel"):
+        Hub(network, "/nonexistent").start()
+    assert rules == [], "the head would be cut off from its own network"
+
+
+def test_the_public_key_is_for_all_to_read_and_is_never_there_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "run", lambda *words, **_: f"{words[1]}\n")
+    network = Network(endpoint="h:51820", public_key=str(tmp_path / "wireguard.pub"))
+    link.make_key(network)
+    assert Path(network.private_key).stat().st_mode & 0o777 == 0o600
+    public = Path(network.public_key)
+    assert (public.read_text(), public.stat().st_mode & 0o777) == ("pubkey\n", 0o644)
+    monkeypatch.setattr(os, "fchmod", _no_power)
+    monkeypatch.setattr(link, "run", lambda *_, **__: "another\n")
+    with pytest.raises(OSError, match="power"):
+        link.make_key(network)
+    assert public.read_text() == "pubkey\n"
+
+
+def _no_power(*_: object) -> None:
+    raise OSError("the power went")
+
+
+@pytest.mark.usefixtures("rules")
+def test_a_link_that_somebody_laid_is_not_followed(network: Network, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("theirs")
+    for name in (PEERS, f".{PEERS}", f".{PEERS}.new"):
+        (tmp_path / name).symlink_to(theirs)
+    assert asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,))).ok
+    assert theirs.read_text() == "theirs"
+    assert (tmp_path / PEERS).stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,130 @@
+"""Spot prices for policies: feeds, what is kept, and what stays when a feed fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.providers.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
+from slurm_elastic.providers.prices.ec2 import Ec2Feed
+
+pytestmark = pytest.mark.usefixtures("guarded")
+
+T0 = 1_800_000_000.0
+A, B = ("c5.large", "us-east-1a"), ("m5.large", "us-east-1b")
+
+
+class Pages:
+    """EC2's price history in pages, as boto3 gives it."""
+
+    def __init__(self, *pages: list[dict[str, Any]]) -> None:
+        self.pages = pages
+        self.asked: list[dict[str, Any]] = []
+
+    def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:
+        self.asked.append(dict(request))
+        number = int(request.get("NextToken", "0"))
+        more = str(number + 1) if number + 1 < len(self.pages) else ""
+        return {"SpotPriceHistory": self.pages[number], "NextToken": more}
+
+
+def item(key: Key, when: float, price: str) -> dict[str, Any]:
+    return {
+        "InstanceType": key[0], "AvailabilityZone": key[1], "SpotPrice": price,
+        "Timestamp": datetime.fromtimestamp(when, UTC), "ProductDescription": "Linux/UNIX",
+    }  # fmt: skip
+
+
+def test_all_types_and_zones_are_one_paged_call() -> None:
+    other = ("c5.large", "us-east-1b")
+    client = Pages(
+        [item(A, T0 + 60, "0.04"), item(A, T0, "0.03")], [item(B, T0, "0.05"), item(other, T0, "9")]
+    )
+    found = Ec2Feed(lambda: client, lambda: T0 + 90).read([A, B], T0 - 60)
+    assert found == {A: ((T0, 0.03), (T0 + 60, 0.04)), B: ((T0, 0.05),)}
+    assert len(client.asked) == 2
+    first = client.asked[0]
+    assert first["InstanceTypes"] == ["c5.large", "m5.large"]
+    assert first["Filters"][0]["Values"] == ["us-east-1a", "us-east-1b"]
+    assert first["StartTime"].timestamp() == T0 - 60
+    assert first["EndTime"].timestamp() == T0 + 90, "without it what held at the start is not told"
+
+
+def test_a_history_without_an_end_is_none_and_prices_that_are_none_are_left_out() -> None:
+    class Endless(Pages):
+        def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:
+            return {**super().describe_spot_price_history(NextToken="0"), "NextToken": "more"}
+
+    with pytest.raises(SlurmElasticError, match="no end after 1000 pages"):
+        Ec2Feed(lambda: Endless([])).read([A], T0)
+    odd = [item(A, T0 + n, price) for n, price in enumerate(("nan", "-1", "0.04", "inf"))]
+    assert Ec2Feed(lambda: Pages(odd)).read([A], T0) == {A: ((T0 + 2, 0.04),)}
+
+
+def test_without_machines_nothing_is_asked() -> None:
+    def never() -> Pages:
+        raise AssertionError
+
+    assert Ec2Feed(never).read([], T0) == {}
+
+
+class Feed:
+    name = "feed"
+
+    def __init__(self) -> None:
+        self.points: Mapping[Key, Points] = {}
+        self.broken: Exception | None = None
+
+    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+        if self.broken:
+            raise self.broken
+        return {k: p for k, p in self.points.items() if k in set(keys)}
+
+
+def test_what_is_known_stays_when_the_feed_is_throttled() -> None:
+    feed, now = Feed(), T0
+    book = PriceBook(feed, lambda: now)
+    feed.points = {A: ((T0 - 100, 0.03),)}
+    book.refresh([A])
+    feed.broken = RuntimeError("RequestLimitExceeded")
+    with pytest.raises(RuntimeError):
+        book.refresh([A])
+    assert book.prices() == {A: ((T0 - 100, 0.03),)}
+
+
+def test_old_points_go_but_for_the_one_that_still_held() -> None:
+    feed = Feed()
+    clock = [T0]
+    book = PriceBook(feed, lambda: clock[0])
+    feed.points = {A: ((T0 - 500, 0.03), (T0 - 400, 0.04), (T0, 0.05))}
+    book.refresh([A])
+    clock[0] = T0 + KEPT - 200
+    feed.points = {A: ((T0 + 50, 0.06),)}
+    book.refresh([A])
+    assert book.prices()[A] == ((T0 - 400, 0.04), (T0, 0.05), (T0 + 50, 0.06))
+
+
+def test_cut_keeps_the_price_that_held() -> None:
+    points = ((1.0, 0.1), (2.0, 0.2), (3.0, 0.3))
+    assert cut(points, 2.5) == points[1:]
+    assert cut(points, 0.5) == points
+    assert cut((), 1.0) == ()
+
+
+def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text(f"timestamp,type,zone,price\n{T0},c5.large,us-east-1a,0.03\n")
+    feed = FileFeed(path)
+    assert feed.read([A, B], T0)[A] == ((T0, 0.03),)
+    path.write_text(f"timestamp,type,zone,price\n{T0},c5.large,us-east-1a,0.09\n")
+    os.utime(path, ns=(1, 1))
+    assert feed.read([A], T0)[A] == ((T0, 0.09),)
+    path.write_text("rubbish")
+    with pytest.raises(ConfigError):
+        feed.read([A], T0)

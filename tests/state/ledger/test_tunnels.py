@@ -1,0 +1,75 @@
+"""Which public key is which machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from ledger_cases import T0, instance, spec
+from msgspec.structs import replace
+
+from slurm_elastic.model.memory import Tunnel
+from slurm_elastic.state.ledger import Ledger
+
+ONE = Tunnel(generation="g1", node="pub1", address="10.99.0.8", key="K1", since=T0)
+TWO = Tunnel(generation="g1", node="pub2", address="10.99.0.9", key="K2", since=T0)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.db")) as made:
+        made.intend(spec(), "r", T0)
+        made.launched("g1", [instance("i-1", "pub1"), instance("i-2", "pub2")], T0)
+        yield made
+
+
+def addresses(ledger: Ledger) -> dict[str, str | None]:
+    return {m.instance.id: m.instance.address for m in ledger.machines(ended_since=0.0)}
+
+
+def test_a_machine_that_enrols_is_known_by_its_key_and_has_its_address(ledger: Ledger) -> None:
+    ledger.refresh()
+    assert ledger.tunnels() == ()
+    assert (ledger.enrol(TWO), ledger.enrol(ONE)) == ("", "")
+    assert ledger.tunnels() == (ONE, TWO), "by node"
+    assert addresses(ledger) == {"i-1": "10.99.0.8", "i-2": "10.99.0.9"}
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (ONE, ""),
+        (replace(ONE, since=T0 + 9), ""),
+        (replace(ONE, key="K9"), "the machine has another key already"),
+        (replace(TWO, key="K1"), "the key is that of pub1 already"),
+        (replace(ONE, generation="g2"), "the key is that of pub1 already"),
+        (replace(TWO, address="10.99.0.8"), "10.99.0.8 is the address of another machine, of pub1"),
+        (replace(ONE, generation="g2", key="K9"),
+         "10.99.0.8 is the address of another machine, of pub1"),
+        (TWO, ""),
+    ],
+)  # fmt: skip
+def test_neither_key_nor_address_is_ever_that_of_two_machines(
+    ledger: Ledger, other: Tunnel, why: str
+) -> None:
+    ledger.enrol(ONE)
+    assert ledger.enrol(other) == why
+    assert ledger.tunnels() == ((ONE, TWO) if other == TWO else (ONE,))
+
+
+def test_a_machine_that_has_ended_keeps_the_address_that_it_had(ledger: Ledger) -> None:
+    ledger.ended("aws", ["i-1"], T0 + 1, "gone")
+    assert ledger.enrol(ONE) == ""
+    assert addresses(ledger) == {"i-1": None, "i-2": None}
+
+
+def test_keys_of_machines_that_are_gone_may_be_had_again(ledger: Ledger) -> None:
+    ledger.enrol(ONE)
+    ledger.enrol(TWO)
+    ledger.refresh()
+    ledger.tunnels()
+    ledger.end_tunnels([ONE, replace(TWO, generation="g9")])
+    assert ledger.tunnels() == (TWO,)
+    assert ledger.enrol(replace(ONE, generation="g2")) == ""

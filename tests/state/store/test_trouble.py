@@ -1,0 +1,80 @@
+"""Troubles of a file, by the error, and what a person does about them."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.state.store.files import lost
+from slurm_elastic.state.store.trouble import Kind, kind_of, require_room, trouble_of
+
+PATH = Path("/var/lib/x/ledger.db")
+
+
+def of_sqlite(code: int | None, text: str = "x") -> sqlite3.Error:
+    error = sqlite3.OperationalError(text)
+    if code is not None:
+        error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (of_sqlite(sqlite3.SQLITE_FULL), Kind.FULL),
+        (of_sqlite(sqlite3.SQLITE_BUSY), Kind.LOCKED),
+        (of_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT), Kind.LOCKED),
+        (of_sqlite(sqlite3.SQLITE_LOCKED), Kind.LOCKED),
+        (of_sqlite(sqlite3.SQLITE_PROTOCOL), Kind.LOCKED),
+        (of_sqlite(sqlite3.SQLITE_CORRUPT), Kind.CORRUPT),
+        (of_sqlite(sqlite3.SQLITE_CORRUPT_VTAB), Kind.CORRUPT),
+        (of_sqlite(sqlite3.SQLITE_NOTADB), Kind.CORRUPT),
+        (of_sqlite(sqlite3.SQLITE_READONLY), Kind.READ_ONLY),
+        (of_sqlite(sqlite3.SQLITE_READONLY_DBMOVED), Kind.READ_ONLY),
+        (of_sqlite(sqlite3.SQLITE_IOERR), Kind.UNUSABLE),
+        (of_sqlite(sqlite3.SQLITE_CANTOPEN, "disk is full"), Kind.UNUSABLE),
+        (of_sqlite(None, "database or disk is full"), Kind.FULL),
+        (of_sqlite(None), Kind.UNUSABLE),
+        (OSError(errno.ENOSPC, "x"), Kind.FULL),
+        (OSError(errno.EDQUOT, "x"), Kind.FULL),
+        (OSError(errno.EFBIG, "x"), Kind.FULL),
+        (OSError(errno.EROFS, "x"), Kind.READ_ONLY),
+        (OSError(errno.EACCES, "x"), Kind.UNUSABLE),
+        (OSError("x"), Kind.UNUSABLE),
+        (lost(PATH), Kind.LOST),
+    ],
+)
+def test_the_kind_is_told_by_the_code(error: Exception, kind: Kind) -> None:
+    assert kind_of(error) is kind
+    found = trouble_of(error, PATH)
+    assert found.kind is kind
+    assert found.what.endswith(f" ({error})")
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "remedy"),
+    [
+        (OSError(errno.ENOSPC, "x"), "the disk of /var/lib/x is full", "(df /var/lib/x)"),
+        (of_sqlite(sqlite3.SQLITE_BUSY), f"another process has locked {PATH}", f"fuser -v {PATH}*"),
+        (of_sqlite(sqlite3.SQLITE_CORRUPT), f"{PATH} is damaged", "sets the file aside"),
+        (lost(PATH), f"{PATH} was removed or replaced", "of what is in memory"),
+        (OSError(errno.EROFS, "x"), f"{PATH} cannot be written", f"ls -l {PATH}"),
+        (OSError(errno.EACCES, "x"), f"{PATH} cannot be used", "mode of /var/lib/x"),
+    ],
+)
+def test_each_is_told_with_its_remedy(error: Exception, what: str, remedy: str) -> None:
+    found = trouble_of(error, PATH)
+    assert found.what.startswith(what)
+    assert remedy in found.remedy
+
+
+def test_room_is_what_a_file_of_that_size_can_have(tmp_path: Path) -> None:
+    require_room(tmp_path, 4096)
+    assert list(tmp_path.iterdir()) == [], "it leaves none"
+    with pytest.raises(OSError):
+        require_room(tmp_path, 2**62)
+    with pytest.raises(FileNotFoundError):
+        require_room(tmp_path / "left", 1)

@@ -1,0 +1,134 @@
+"""Forecasts at the read door: for everybody, of the whole queue, and bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from cost_cases import config_file
+from msgspec.structs import replace
+from status_cases import NOW, busy_ledger, busy_slurm, config
+
+from slurm_elastic.config import Config
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.simulate.habits import Habits
+from slurm_elastic.watch.door.answers import Answers, Kept, Peer
+from slurm_elastic.watch.door.asks import Answer, PartitionPrice, PriceAsk
+from slurm_elastic.watch.door.pricing import Seen, habits_of, prices_of
+
+WISH = SlurmJob(
+    id=0, states=frozenset({"PENDING"}), user="ann", partitions=("batch",), cpus=2, limit=3600
+)
+NODES = {
+    name: SlurmNode(name=name, states=frozenset({"IDLE"}), partitions=("batch",), cpus=2)
+    for name in ("st1", "st2")
+}
+
+
+def running(number: int, node: str, elapsed: float = 600.0, limit: int = 3600) -> SlurmJob:
+    return SlurmJob(
+        id=number, states=frozenset({"RUNNING"}), user="bob", nodes=(node,), cpus=2, limit=limit,
+        start=NOW - elapsed, partitions=("batch",), allocated="cpu=2,mem=1G,node=1",
+    )  # fmt: skip
+
+
+def one(config: Config, *jobs: SlurmJob, wish: SlurmJob = WISH) -> PartitionPrice:
+    seen = Seen(now=NOW, jobs=jobs, nodes=NODES, habits=Habits())
+    (found,) = prices_of(config, PriceAsk(job=wish), seen)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Config:
+    return config(tmp_path)
+
+
+def test_a_free_node_is_there_at_once_and_costs_nothing(site: Config) -> None:
+    found = one(site, running(1, "st1"))
+    assert (found.start, found.by_limits, found.low, found.high) == ((0, 0, 0), 0, 0.0, 0.0)
+
+
+def test_who_runs_and_waits_before_it_counts_and_who_is_held_does_not(site: Config) -> None:
+    busy = running(1, "st1"), running(2, "st2", limit=7200)
+    assert one(site, *busy).by_limits == 3000
+    waits = SlurmJob(
+        id=3, states=frozenset({"PENDING"}), cpus=2, limit=3600, partitions=("batch",), priority=9
+    )
+    assert one(site, *busy, waits).by_limits == 6600
+    assert one(site, *busy, replace(waits, reason="JobHeldUser")).by_limits == 3000
+    assert one(site, *busy, replace(waits, partitions=("other",))).by_limits == 3000
+
+
+def test_a_partition_without_enough_nodes_says_so(site: Config) -> None:
+    found = one(site, wish=replace(WISH, node_count=3, cpus=6))
+    assert (found.start, found.why) == ((), "2 nodes of it are in service")
+
+
+def test_a_cloud_costs_from_its_last_spot_price_to_its_dearest_at_the_limit(
+    site: Config,
+) -> None:
+    ledger = busy_ledger(site.state / "ledger.db")
+    machines = ledger.machines(ended_since=0.0)
+    ledger.close()
+    cloud = next(c for c in site.clouds if c.name == "aws")
+    wish = replace(WISH, partitions=(cloud.partition_name,), cpus=1)
+    slurm = busy_slurm()
+    seen = Seen(
+        now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits(), machines=machines
+    )  # fmt: skip
+    found = [p for p in prices_of(site, PriceAsk(job=wish), seen) if not p.why]
+    assert found
+    spot = [m.instance for m in machines if m.instance.market is Market.SPOT]
+    cheap = max(spot, key=lambda m: m.launched).price
+    for price in found:
+        assert price.low is not None
+        assert price.high is not None
+        assert price.chance is not None
+        assert 0 < price.low <= price.high
+        assert price.low <= cheap * max(price.run[1], 60) / 3600 * price.nodes + 1e-9
+        assert 0 < price.chance < 1
+        assert price.start[0] > 0, "its machines have to boot"
+
+
+def test_habits_are_learnt_from_jobs_with_a_limit() -> None:
+    rows = [("ann", "a", 2, 3600, 360)] * 3 + [("ann", "a", 2, 0, 5), ("ann", "a", 2, 60, 0)]
+    assert habits_of(rows).jobs == 3
+
+
+def test_everybody_may_ask_and_nonsense_is_refused(tmp_path: Path) -> None:
+    site = config(tmp_path)
+    config_file(tmp_path)
+    answers = Answers(site, busy_slurm(), lambda: NOW)
+
+    def ask(job: SlurmJob) -> Answer:
+        line = msgspec.json.encode(PriceAsk(job=job))
+        return msgspec.json.decode(answers(Peer(uid=4321), line), type=Answer)
+
+    told = ask(replace(WISH, partitions=("aws",)))
+    assert told.prices
+    assert "no sense" in ask(replace(WISH, cpus=-1)).error
+    assert "no sense" in ask(replace(WISH, limit=1 << 40)).error
+    assert "32 partitions" in ask(replace(WISH, partitions=tuple(map(str, range(40))))).error
+
+
+def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) -> None:
+    """As Slurm's configuration cannot be read here, all is private that may be."""
+    answers = Answers(config(tmp_path), busy_slurm(), lambda: NOW)
+    rows = [("ann", "a", 2, 3600, 360), ("bob", "b", 2, 3600, 3000)] * 30
+    seen = Seen(now=NOW, jobs=(), nodes=NODES, habits=habits_of(rows))
+    answers._seen = Kept(lambda: seen, 60.0)
+
+    def runs(uid: int) -> list[tuple[int, ...]]:
+        told = []
+        for user, account in (("ann", ""), ("bob", ""), ("", "a"), ("", "b")):
+            ask = PriceAsk(job=replace(WISH, user=user, account=account))
+            line = answers(Peer(uid=uid), msgspec.json.encode(ask))
+            told += [one.run for one in msgspec.json.decode(line, type=Answer).prices or ()]
+        return told
+
+    of_operator, of_user = runs(0), runs(4321)
+    assert len(set(of_operator)) == 2
+    assert len(of_user) == 4
+    assert len(set(of_user)) == 1

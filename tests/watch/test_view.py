@@ -1,0 +1,465 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledger_cases import T0, instance, offer
+from msgspec.structs import replace
+from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
+
+from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, InstanceState, Market
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.state.ledger import Health, Machine
+from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
+from slurm_elastic.watch.view.attention import attention
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.next_action import Outlook, brief, node_note, node_state
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> StatusView:
+    ledger = busy_ledger(tmp_path / "ledger.db")
+    slurm = busy_slurm()
+    facts = Facts(
+        now=NOW,
+        nodes=slurm.nodes(),
+        jobs=slurm.jobs(),
+        machines=ledger.machines(ended_since=NOW - DAY),
+        open_launches=ledger.open_launches(),
+        cool_downs=ledger.cool_downs(NOW),
+        holds=ledger.holds(),
+        health=ledger.health(),
+        heartbeat=(NOW - 3, 99),
+        process_found=True,
+        pending=2,
+    )
+    ledger.close()
+    return status_view(config(tmp_path), facts)
+
+
+# the joined view
+
+
+def test_a_cloud_counts_its_nodes_machines_and_money(view: StatusView) -> None:
+    onprem, aws = view.clouds
+    assert (onprem.partition, onprem.provider, onprem.limit) == ("onprem", "local", 4)
+    assert onprem.states == {"in use": 1, "idle": 1}
+    assert (aws.partition, aws.provider, aws.nodes, aws.limit) == ("burst", "aws", 8, 16)
+    assert aws.states == {
+        "in use": 1,
+        "booting": 2,
+        "held": 2,
+        "down": 1,
+        "powered down": 1,
+        "powering down": 1,
+    }
+    assert aws.machines == 5, "four live ones and the open launch"
+    assert aws.price_now == pytest.approx(3 * 0.04 + 0.12)
+    assert aws.price_worst == pytest.approx(5 * 0.12)
+    assert (aws.problem, aws.checked) == ("UnauthorizedOperation: no", NOW - 8)
+    assert (aws.blocked, onprem.blocked, onprem.problem) == (None, None, None)
+
+
+def test_pools_have_their_own_counts(view: StatusView) -> None:
+    rack, general = view.pools
+    assert (rack.nodes, rack.count, rack.machines, rack.limit) == ("op[1-2]", 2, 2, None)
+    assert (general.nodes, general.machines, general.limit) == ("pub[1-8]", 5, 8)
+    assert general.markets == ("spot", "on-demand")
+
+
+def test_nodes_are_grouped_and_powered_down_ones_left_out(view: StatusView) -> None:
+    groups = {(g.state, g.cloud): (g.nodes, g.note) for g in view.nodes}
+    assert groups == {
+        ("in use", "onprem"): ("op1", ""),
+        ("idle", "onprem"): ("op2", ""),
+        ("in use", "aws"): ("pub1", ""),
+        ("down", "aws"): ("pub2", "Not responding"),
+        ("booting", "aws"): ("pub[3,6]", ""),
+        ("powering down", "aws"): ("pub4", ""),
+        ("held", "aws"): ("pub[7-8]", "no offer left; released in 2m"),
+    }
+
+
+def test_an_instance_has_owner_cost_and_next_action(view: StatusView) -> None:
+    assert [i.node for i in view.instances] == ["op1", "op2", "pub1", "pub2", "pub3", "pub4"]
+    by_node = {i.node: i for i in view.instances}
+    pub1 = by_node["pub1"]
+    assert [(j.id, j.user) for j in pub1.jobs] == [(42, "bob"), (43, "carol")]
+    assert (pub1.age, pub1.cost) == (3600, pytest.approx(0.04))
+    assert {name: i.next for name, i in by_node.items()} == {
+        "op1": "in use",
+        "op2": "suspends in 3m 20s unless used",
+        "pub1": "in use",
+        "pub2": "node is down: Not responding",
+        "pub3": "booting: times out in 3m 10s",
+        "pub4": "terminating: suspended by Slurm",
+    }
+
+
+def test_open_launches_cool_downs_and_holds_are_shown(view: StatusView) -> None:
+    (launch,) = view.launches
+    assert (launch.generation, launch.nodes, launch.age) == ("g5", "pub6", 5)
+    (cool_down,) = view.cool_downs
+    assert (cool_down.left, cool_down.strikes) == (100, 2)
+    (hold,) = view.holds
+    assert (hold.nodes, hold.count, hold.left) == ("pub[7-8]", 2, 120)
+
+
+def test_totals_are_by_market_with_the_ended_of_a_day(view: StatusView) -> None:
+    totals = {t.market: t for t in view.totals}
+    assert list(totals) == ["on-demand", "reserved", "spot"]
+    spot = totals["spot"]
+    assert (spot.machines, spot.ended) == (3, 1)
+    assert spot.cost_ended == pytest.approx(0.04 * 1800 / 3600)
+    assert spot.cost_live == pytest.approx(0.04 * (3600 + 3600 + 3500) / 3600)
+
+
+def test_the_document_is_stable(view: StatusView) -> None:
+    again = msgspec.json.decode(msgspec.json.encode(view), type=StatusView)
+    assert again == view
+    document = msgspec.json.decode(msgspec.json.encode(view))
+    assert document["version"] == 1
+    assert list(document) == [
+        *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
+        *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
+        *(
+            "checkpoints",
+            "budgets",
+            "directives",
+            "private",
+            "site",
+            "clock",
+            "queue",
+            "attention",
+            "version",
+        ),
+    ]
+
+
+# what is missing
+
+
+def test_without_slurm_the_ledgers_part_is_shown(tmp_path: Path) -> None:
+    machine = Machine(instance=instance("i-1"), pool="general")
+    leaving = replace(machine, instance=instance("i-2", "pub2"), suspending=NOW, why="idle")
+    facts = Facts(now=NOW, slurm_error="scontrol: timed out", machines=[machine, leaving])
+    view = status_view(config(tmp_path), facts)
+    assert view.slurm_error == "scontrol: timed out"
+    assert view.nodes == ()
+    assert view.clouds[1].states == {}
+    assert [i.next for i in view.instances] == [
+        "unknown: Slurm does not answer",
+        "terminating: idle",
+    ]
+
+
+def test_without_a_ledger_slurms_part_is_shown(tmp_path: Path) -> None:
+    facts = Facts(now=NOW, nodes=busy_slurm().nodes(), ledger_error="there is none")
+    view = status_view(config(tmp_path), facts)
+    assert view.ledger_error == "there is none"
+    states = {g.state: g.nodes for g in view.nodes if g.cloud == "onprem"}
+    assert states == {"in use": "op1", "idle": "op2"}, "whether it has a machine is not known"
+    assert (view.daemon.alive, view.daemon.age, view.instances, view.totals) == (
+        False,
+        None,
+        (),
+        (),
+    )
+
+
+def test_a_blocked_cloud_says_why(tmp_path: Path) -> None:
+    view = status_view(config(tmp_path, allowed=False), Facts(now=NOW))
+    assert "nobody is allowed" in (view.clouds[1].blocked or "")
+
+
+@pytest.mark.parametrize(
+    ("age", "found", "alive"),
+    [(3, True, True), (3, None, True), (120, True, True), (121, True, False), (3, False, False)],
+)
+def test_the_daemon_lives_by_heartbeat_and_process(
+    tmp_path: Path, age: float, found: bool | None, alive: bool
+) -> None:
+    facts = Facts(now=NOW, heartbeat=(NOW - age, 99), process_found=found)
+    daemon = status_view(config(tmp_path), facts).daemon
+    assert (daemon.alive, daemon.age, daemon.pid) == (alive, age, 99)
+    told = CheckpointFacts(heartbeat=(NOW - age, 99), process_found=found)
+    checkpoints = status_view(config(tmp_path), Facts(now=NOW, checkpoints=told)).checkpoints
+    assert checkpoints is not None
+    assert (checkpoints.alive, checkpoints.age) == (alive, age)
+
+
+def test_errors_of_others_than_clouds_stand_with_the_daemon(tmp_path: Path) -> None:
+    health = [
+        Health(name="slurm", checked=NOW, error="sinfo: timed out"),
+        Health(name="x", checked=1),
+    ]
+    view = status_view(config(tmp_path), Facts(now=NOW, health=health))
+    assert view.daemon.problems == ("slurm: sinfo: timed out (0s ago)",)
+    (old,) = [replace(one, checked=NOW - 7200) for one in health[:1]]
+    told = attention(status_view(config(tmp_path), Facts(now=NOW, health=[old], nodes={})))
+    assert "Last error of slurm: sinfo: timed out (2h ago)" in [one.text for one in told]
+
+
+def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
+    machines = [
+        Machine(instance=instance("i-old", "pub1", "g1"), pool="general"),
+        Machine(instance=instance("i-new", "pub1", "g2"), pool="general"),
+    ]
+    nodes = {"pub1": node("pub1", "ALLOCATED")}
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes=nodes, machines=machines))
+    nexts = {i.id: i.next for i in view.instances}
+    assert nexts == {"i-old": "double of i-new: one of them will be deleted", "i-new": "in use"}
+
+
+def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) -> None:
+    ending = [
+        Machine(instance=instance("i-1", "pub1"), pool="x", suspending=NOW - 60, why="idle"),
+        Machine(instance=instance("i-2", "pub2"), pool="x", suspending=NOW - 3600, why="idle"),
+    ]
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=ending))
+    assert {i.id: i.next for i in view.instances} == {
+        "i-1": "terminating: idle",
+        "i-2": "stray: its cloud was asked again and again to end it, and still has it",
+    }
+
+
+def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
+    machines = [
+        Machine(instance=instance("i-1", ""), pool=""),
+        Machine(instance=instance("i-2", ""), pool=""),
+        Machine(instance=instance("i-3", "x1", bought=offer(cloud="former")), pool="x"),
+    ]
+    health = [Health(name="paid machines", checked=NOW, error="3 serve nobody: i-1: ...")]
+    facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
+    view = status_view(config(tmp_path), facts)
+    assert {i.id: i.next for i in view.instances} == {
+        "i-1": "stray: its tags name no node",
+        "i-2": "stray: its tags name no node",
+        "i-3": "stray: the configuration has no cloud former any more",
+    }
+    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ... (0s ago)",)
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("states", "held", "has_machine", "word"),
+    [
+        ("IDLE POWERED_DOWN", False, False, "powered down"),
+        ("IDLE POWERED_DOWN DRAIN", True, False, "held"),
+        ("IDLE POWERED_DOWN DRAIN", False, False, "drained"),
+        ("IDLE POWERING_DOWN DRAIN", True, False, "powering down"),
+        ("ALLOCATED POWERING_UP", False, True, "booting"),
+        ("DOWN POWERING_UP", False, True, "down"),
+        ("IDLE", False, True, "idle"),
+        ("IDLE", False, False, "no machine"),
+        ("IDLE DRAIN", False, True, "drained"),
+        ("MIXED DRAIN", False, True, "in use"),
+        ("IDLE COMPLETING", False, True, "in use"),
+        ("DOWN", False, True, "down"),
+    ],
+)
+def test_node_words(states: str, held: bool, has_machine: bool, word: str) -> None:
+    hold = (
+        Exclusion(kind=CAPACITY, scope="pub1", pool="p", cause="r", since=T0, until=T0)
+        if held
+        else None
+    )
+    slurm_node = node("pub1", *states.split())
+    assert node_state(slurm_node, hold, has_machine=has_machine) == word
+
+
+def test_a_hold_is_known_by_slurms_reason_too() -> None:
+    slurm_node = node("pub1", "IDLE", "DRAIN", "POWERED_DOWN", reason="slurm-elastic:hold:why")
+    assert node_state(slurm_node, None, has_machine=False) == "held"
+    assert node_note("held", slurm_node, None, NOW) == "slurm-elastic:hold:why"
+
+
+def test_a_hold_is_known_by_the_mark_that_the_daemon_sets() -> None:
+    assert (
+        node_state(node("pub1", "IDLE", "DRAIN", reason=f"{HOLD_MARK}x"), None, has_machine=False)
+        == "held"
+    )
+
+
+def test_a_node_slurm_does_not_list_is_said_so() -> None:
+    assert node_state(None, None, has_machine=False) == "unknown to Slurm"
+    assert "fragment" in node_note("unknown to Slurm", None, None, NOW)
+
+
+def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **how: object) -> str:
+    made = config(tmp_path)
+    cloud = replace(made.cloud("aws"), suspend_time=how.get("suspend_time"))  # type: ignore[type-var]
+    max_age = how.get("max_age")
+    jobs = [job(1, "u", "pub1")] if how.get("busy") else []
+    return Outlook(made, cloud, NOW).of(machine, slurm_node, jobs, max_age)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "states", "how", "phrase"),
+    [
+        ({"suspending": NOW}, "IDLE", {}, "terminating"),
+        ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
+        ({"misses": 9}, "IDLE", {}, "not listed by the cloud, but slurmctld hears it: stays"),
+        (
+            {"misses": 3},
+            "IDLE NOT_RESPONDING",
+            {},
+            "not listed by the cloud (3 of 3 reads): then gone",
+        ),
+        ({}, None, {}, "orphan: Slurm has no such node; will be deleted"),
+        ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
+        ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),
+        ({}, "DOWN", {}, "node is down"),
+        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 55m, it is given up"),
+        ({}, "ALLOCATED", {}, "in use"),
+        ({}, "IDLE", {"busy": True}, "in use"),
+        ({}, "ALLOCATED", {"max_age": 60.0}, "ends after its jobs: over the maximum age"),
+        ({}, "IDLE", {"max_age": 60.0}, "powers down: over the maximum age"),
+        ({}, "IDLE", {}, "suspends now unless used"),
+        ({}, "IDLE", {"suspend_time": 7300.0}, "suspends in 1h unless used"),
+        ({}, "IDLE", {"suspend_time": float("inf")}, "idle: is never suspended"),
+    ],
+)
+def test_next_actions(
+    tmp_path: Path, changes: dict, states: str | None, how: dict, phrase: str
+) -> None:
+    machine = replace(Machine(instance=instance("i-1", "pub1"), pool="general"), **changes)
+    slurm_node = node("pub1", *states.split()) if states else None
+    assert outlook(tmp_path, machine, slurm_node, **how) == phrase
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0.4, "0s"),
+        (59.4, "59s"),
+        (60, "1m"),
+        (200, "3m 20s"),
+        (599, "9m 59s"),
+        (605, "10m"),
+        (3600, "1h"),
+        (3780, "1h 3m"),
+        (86400, "1d"),
+        (187200, "2d 4h"),
+    ],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert brief(seconds) == text
+
+
+WORDS = ("IDLE", "ALLOCATED", "MIXED", "DOWN", "DRAIN", "POWERED_DOWN", "POWERING_UP", "UNKNOWN")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.frozensets(st.sampled_from(WORDS)))),
+    st.lists(
+        st.tuples(
+            st.integers(1, 12),
+            st.sampled_from(list(Market)),
+            st.sampled_from(list(InstanceState)),
+            st.booleans(),
+            st.floats(0, 1e7),
+        )
+    ),
+)
+def test_any_pair_of_views_can_be_shown(slurm_nodes: list, bought: list) -> None:
+    """Whatever Slurm and the ledger say, the join answers, counts add up, nothing is negative."""
+    nodes = {f"pub{n}": SlurmNode(name=f"pub{n}", states=s) for n, s in slurm_nodes}
+    machines = [
+        Machine(
+            instance=instance(f"i-{k}", f"pub{n}", f"g{k}", s, T0 + at, bought=offer(market=m)),
+            pool="general",
+            ended=NOW if over else None,
+        )
+        for k, (n, m, s, over, at) in enumerate(bought)
+    ]
+    view = status_view(config(Path("/nowhere")), Facts(now=NOW, nodes=nodes, machines=machines))
+    assert sum(view.clouds[1].states.values()) == 8
+    assert len(view.instances) == view.clouds[1].machines
+    assert sum(t.machines for t in view.totals) == len(view.instances)
+    assert all(i.age >= 0 and i.cost >= 0 and i.next for i in view.instances)
+    msgspec.json.encode(view)
+
+
+def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
+    """Not a timing: a quadratic join would not end within the suite's time-out."""
+    pools = replace(config(tmp_path).pools[1], nodes="pub[1-5000]")
+    big = replace(config(tmp_path), pools=(pools,))
+    machines = [
+        Machine(instance=instance(f"i-{n}", f"pub{n}", f"g{n}"), pool="general")
+        for n in range(1, 5001)
+    ]
+    nodes = {f"pub{n}": node(f"pub{n}", "IDLE") for n in range(1, 5001)}
+    view = status_view(big, Facts(now=NOW, nodes=nodes, machines=machines))
+    assert len(view.instances) == 5000
+    assert [g.nodes for g in view.nodes] == ["pub[1-5000]"]
+
+
+def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
+    why = "the budget of $5 a day is spent"
+    rows = [
+        Exclusion(kind=POLICY, scope=f"pub{i}", pool="general", cause=why, since=T0, until=T0 + i)
+        for i in (1, 2)
+    ]
+    (shown,) = status_view(config(tmp_path), Facts(now=NOW, holds=rows)).holds
+    assert (shown.nodes, shown.kind, shown.left, shown.reason) == ("pub[1-2]", "policy", 0, why)
+    assert node_note("held", node("pub1", "IDLE", "DRAIN"), rows[0], NOW) == why
+
+
+def test_next_actions_by_policy(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    cloud = made.cloud("aws")
+    machine = Machine(instance=instance("i-1", "pub1"), pool="general")
+    launched = machine.instance.launched
+
+    def told(now: float, release: str) -> str:
+        policies = CloudPolicies(release=release, lease=3600.0)
+        aws = replace(cloud, policies=policies)
+        clouds = tuple(aws if c.name == "aws" else c for c in made.clouds)
+        outlook = Outlook(replace(made, clouds=clouds), aws, now)
+        return outlook.of(machine, node("pub1", "IDLE"), [], None)
+
+    assert told(launched + 600, "delayed(before_end=180)") == "goes in 47m unless used, by policy"
+    assert told(launched + 3500, "delayed(before_end=180)") == "goes now unless used, by policy"
+    assert told(launched + 600, "idle(660)") == "goes in 1m unless used, by policy"
+    assert told(launched, "flagged") == "idle: goes when the growth policy has too many"
+
+
+def test_budgets_are_told_with_what_is_spent(tmp_path: Path) -> None:
+    made = replace(config(tmp_path), policies=SitePolicies(budget=Budget(per_day=5.0)))
+    facts = Facts(now=NOW, spent={"": Spent(day=5.5, month=7.0)})
+    (shown,) = status_view(made, facts).budgets
+    assert (shown.cloud, shown.day, shown.per_day) == ("", 5.5, 5.0)
+    assert (shown.month, shown.per_month) == (7.0, None)
+
+
+def test_budgets_of_accounts_are_told_with_why_they_stop(tmp_path: Path) -> None:
+    budgets = {"physics": Budget(per_day=5.0), "chemistry": Budget(per_month=9.0)}
+    made = replace(config(tmp_path), policies=SitePolicies(account_budgets=budgets))
+    spent = {
+        "account:physics": Spent(day=5.5, month=7.0), "account:chemistry": Spent(day=5.5, month=7.0)
+    }  # fmt: skip
+    physics, chemistry = status_view(made, Facts(now=NOW, payers=spent)).budgets
+    assert (physics.account, physics.day, physics.per_day) == ("physics", 5.5, 5.0)
+    assert physics.stop is not None
+    assert physics.stop.startswith("account physics has spent $5.50 of $5.00 today; new machines")
+    assert (chemistry.account, chemistry.per_month, chemistry.stop) == ("chemistry", 9.0, None)
+
+
+def test_budgets_of_users_are_told_too(tmp_path: Path) -> None:
+    policies = SitePolicies(user_budgets={"alice": Budget(per_day=5.0)})
+    made = replace(config(tmp_path), policies=policies)
+    facts = Facts(now=NOW, payers={"user:alice": Spent(day=5.5, month=7.0)})
+    (alice,) = status_view(made, facts).budgets
+    assert (alice.account, alice.user, alice.per_day) == ("", "alice", 5.0)
+    assert str(alice.stop).startswith("user alice has spent $5.50 of $5.00 today; new machines")

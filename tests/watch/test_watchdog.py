@@ -1,0 +1,215 @@
+"""The watchdog ends what nobody needs once the daemon is silent, and nothing else, ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError, SlurmError, TransientError
+from slurm_elastic.cli.watchdog import main
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.repair.unneeded import Bound, overdue
+from slurm_elastic.state.heartbeat import MARK, Mark, leave_mark
+from slurm_elastic.watch.watchdog import Watchdog
+from tests.controller.world import World
+
+AFTER = 600.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Two machines with jobs; then the daemon dies, and one of the jobs ends."""
+    made = World(tmp_path)
+    for job, node in ((1, "pub1"), (2, "pub2")):
+        made.slurm.submit(job, (node,))
+        made.advance(60)
+        assert "RUNNING" in made.slurm.queue()[job].states
+    made.stop()
+    made.slurm.finish(1)
+    yield made
+    made.close()
+
+
+def dog(world: World, **options: Any) -> Watchdog:
+    return Watchdog(
+        world.slurm, world.clouds, world.dir, Bound(seconds=AFTER), lambda: world.now, **options
+    )
+
+
+def watch(world: World, one: Watchdog, seconds: float, *, beats: bool = False) -> None:
+    """Its loop, without the waiting; ``SlurmError`` as the loop takes it."""
+    end = world.now + seconds
+    while world.now < end:
+        world.advance(60)
+        if beats:
+            leave_mark(world.dir, Mark(world.now, 1))
+        try:
+            one.look()
+        except SlurmError:
+            one._standing.clear()
+
+
+def test_with_the_daemon_gone_a_powered_down_node_loses_its_machine(world: World) -> None:
+    watch(world, dog(world), 1800)
+    assert world.machines_of("pub1") == []
+    assert len(world.machines_of("pub2")) == 1
+    assert "RUNNING" in world.slurm.queue()[2].states
+
+
+@pytest.mark.parametrize(
+    ("kept", "stays"), [({"pub1": math.inf}, True), ({"pub1": -math.inf}, False), ({}, False)]
+)
+def test_what_is_stopped_stays_until_it_is_too_old_where_its_pool_keeps_some(
+    world: World, kept: dict[str, float], stays: bool
+) -> None:
+    (machine,) = world.machines_of("pub1")
+    world.advance(500)
+    account = world.accounts["pub"].machines[machine]
+    account.instance = replace(account.instance, state=InstanceState.STOPPED)
+    watch(world, dog(world, kept=kept), 1800)
+    assert (world.machines_of("pub1") == [machine]) is stays
+
+
+def test_a_machine_that_runs_ends_though_its_pool_keeps_stopped_ones(world: World) -> None:
+    watch(world, dog(world, kept={"pub1": math.inf}), 1800)
+    assert world.machines_of("pub1") == []
+
+
+def test_not_before_both_have_lasted_for_the_bound(world: World) -> None:
+    one = dog(world)
+    watch(world, one, AFTER)
+    assert world.machines_of("pub1") != [], "Slurm had the node up for SuspendTime at first"
+    watch(world, one, 1800)
+    assert world.machines_of("pub1") == []
+
+
+def test_a_daemon_that_beats_is_left_alone(world: World) -> None:
+    watch(world, dog(world), 7200, beats=True)
+    assert len(world.alive()) == 2
+
+
+def test_a_daemon_that_comes_back_takes_over(world: World) -> None:
+    one = dog(world)
+    watch(world, one, AFTER)
+    watch(world, one, 7200, beats=True)
+    assert len(world.alive()) == 2
+
+
+def test_a_rehearsal_ends_nothing_and_says_what_it_would(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch(world, dog(world, dry_run=True), 3600)
+    assert len(world.alive()) == 2
+    assert "would end cloud=pub nodes=pub1" in caplog.text
+
+
+def test_what_cannot_be_read_is_no_proof(world: World) -> None:
+    one = dog(world)
+    watch(world, one, 900)
+    world.clouds["pub"].fail_next(TransientError, 1, "instances")
+    watch(world, one, 60)
+    world.slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+    watch(world, one, 3600)
+    world.slurm.broken = None
+    watch(world, one, AFTER - 120)
+    assert len(world.machines_of("pub1")) == 1, "it is counted anew from the first good answer"
+    watch(world, one, 300)
+    assert world.machines_of("pub1") == []
+
+
+def test_a_mark_that_may_not_be_looked_at_is_no_silence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("slurm_elastic.watch.watchdog.os.stat", forbidden)
+    with pytest.raises(ConfigError, match=f"{MARK} may not be looked at"):
+        dog(world)
+
+
+def machine(number: int, node: str = "") -> Instance:
+    return Instance(
+        id=f"i-{number}", cloud="pub", node=node or f"n{number}", generation="g1",
+        instance_type="small", zone="z", market=Market.SPOT, price=0.1,
+        state=InstanceState.RUNNING, launched=0.0,
+    )  # fmt: skip
+
+
+def node(name: str, *states: str) -> SlurmNode:
+    return SlurmNode(name=name, states=frozenset(states))
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        ("IDLE", "CLOUD"),
+        ("IDLE", "CLOUD", "POWERING_DOWN"),
+        ("IDLE", "CLOUD", "POWERED_DOWN", "POWERING_UP"),
+        ("ALLOCATED", "CLOUD", "POWERED_DOWN"),
+        ("DOWN", "CLOUD", "NOT_RESPONDING"),
+    ],
+)
+def test_any_other_state_is_a_doubt(states: tuple[str, ...]) -> None:
+    nodes = {"n1": node("n1", *states)}
+    bound = Bound(seconds=0.0, looks=1)
+    assert overdue(nodes, (), [machine(1)], {}, 0.0, bound).standing == {}
+
+
+def test_a_node_that_slurm_does_not_list_or_a_job_is_on_is_a_doubt() -> None:
+    nodes = {"n1": node("n1", "IDLE", "CLOUD", "POWERED_DOWN")}
+    bound = Bound(seconds=0.0, looks=1)
+    assert overdue(nodes, (), [machine(2), machine(3, "")], {}, 0.0, bound).ready == ()
+    assert overdue(nodes, ("n1",), [machine(1)], {}, 0.0, bound).ready == ()
+    assert [a.subject for a in overdue(nodes, (), [machine(1)], {}, 0.0, bound).ready] == ["i-1"]
+
+
+def test_time_alone_is_not_enough_nor_are_looks() -> None:
+    nodes = {"n1": node("n1", "IDLE", "CLOUD", "POWERED_DOWN")}
+    bound = Bound(seconds=100.0, looks=3)
+    first = overdue(nodes, (), [machine(1)], {}, 0.0, bound)
+    second = overdue(nodes, (), [machine(1)], first.standing, 1000.0, bound)
+    assert second.ready == ()
+    quick = overdue(nodes, (), [machine(1)], first.standing, 1.0, bound)
+    quick = overdue(nodes, (), [machine(1)], quick.standing, 2.0, bound)
+    assert quick.ready == ()
+    third = overdue(nodes, (), [machine(1)], second.standing, 1001.0, bound)
+    assert [a.subject for a in third.ready] == ["i-1"]
+
+
+def test_a_whole_site_never_ends_in_one_look() -> None:
+    nodes = {f"n{i}": node(f"n{i}", "IDLE", "CLOUD", "POWERED_DOWN") for i in range(100)}
+    verdict = overdue(
+        nodes, (), [machine(i) for i in range(100)], {}, 0.0, Bound(seconds=0.0, looks=1)
+    )
+    assert (len(verdict.ready), verdict.waiting) == (20, 80)
+
+
+def test_a_bound_within_which_the_daemon_acts_itself_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(
+        f"cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}\nstate_dir: {tmp_path}\n"
+        "clouds: [{name: onp, provider: fake, location: on-premises,\n"
+        "  types: {small: {cpus: 2, memory: 4096, price: 0.1}}}]\n"
+        "pools: [{name: rack, cloud: onp, nodes: 'op[1-2]', cpus: 2, memory: 4G}]\n"
+    )
+    assert main(["--config", str(path), "--after", "5"]) == 2
+    assert "--after: found 5, expected 120 or more" in capsys.readouterr().err
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_jobs_are_what_keeps_a_machine(world: World) -> None:
+    """Also where slurmctld's nodes do not say so."""
+    one = dog(world)
+    jobs = [SlurmJob(id=9, states=frozenset({"RUNNING"}), nodes=("pub1",))]
+    world.slurm.jobs = lambda *, ended=False: jobs  # type: ignore[method-assign]
+    watch(world, one, 3600)
+    assert len(world.machines_of("pub1")) == 1

@@ -1,0 +1,351 @@
+"""The page as a browser has it: legible at any width, by keyboard and screen reader, and inert."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome, Keys
+from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.cli import cost, explain, web
+from slurm_elastic.watch.web import server
+from slurm_elastic.watch.web.documents import Query, Source
+from tests.watch.web.stage import Page, served
+
+HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
+PAGES = ("#/", "#/day", "#/explain/42", "#/explain", "#/cost/account/90d", "#/rescues", "#/doctor")
+INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
+SIZES = ((400, True), (1600, False))
+
+
+class Frozen:
+    """The time module of a command at NOW."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time(self) -> float:
+        return NOW
+
+
+class Site:
+    """The documents of the page, any of which may be changed."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self.changes: dict[str, Any] = {}
+
+    def sources(self) -> dict[str, Callable[[Query], str]]:
+        return {name: self._source(name) for name in (*self._sources, "doctor")}
+
+    def _source(self, name: str) -> Callable[[Query], str]:
+        def made(query: Query) -> str:
+            change = self.changes.get(name)
+            if isinstance(change, str):
+                raise SlurmElasticError(change)
+            if name == "doctor":
+                return json.dumps(DIAGNOSIS)
+            text = self._sources[name].make(query)
+            if change is None:
+                return text
+            document = json.loads(text)
+            change(document)
+            return json.dumps(document)
+
+        return made
+
+
+DIAGNOSIS = {
+    "version": 1, "at": NOW, "wrong": 1,
+    "parts": [{"name": "cloud aws", "findings": [
+        {"what": "image", "level": "ok", "found": "ami-1", "expected": "", "advice": ""},
+        {"what": "credentials", "level": "wrong", "found": HOSTILE, "expected": "ones that hold",
+         "advice": "renew them"},
+    ]}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    for module in (web, explain, cost):
+        monkeypatch.setattr(module, "time", Frozen())
+    ledger = busy_ledger(tmp_path / "ledger.db")
+    ledger.beat("slurm-elasticd", NOW - 3, os.getpid())
+    ledger.close()
+    return Site(web.sources(config(tmp_path), busy_slurm(), config_file(tmp_path)))
+
+
+@pytest.fixture
+def page(site: Site, browser: Chrome) -> Iterator[Page]:
+    with ExitStack() as stack:
+        address = stack.enter_context(served(site.sources()))
+        shown = Page(browser, address)
+        yield shown.sized(1600)
+        browser.get("about:blank")
+
+
+def press(page: Page, *keys: str) -> None:
+    ActionChains(page.driver).send_keys(*keys).perform()
+
+
+@pytest.mark.parametrize(("width", "dark"), SIZES)
+def test_every_page_is_accessible_fits_and_asks_nobody_else(
+    page: Page, width: int, dark: bool
+) -> None:
+    page.requests(), page.complaints()
+    page.sized(width, dark=dark)
+    for place in PAGES:
+        page.go(place)
+        assert page.overflow() <= 0, place
+        assert page.axe() == [], place
+    asked = {url for url in page.requests() if not url.startswith(INTERNAL)}
+    assert {url for url in asked if not url.startswith(page.address)} == set()
+    assert page.complaints() == []
+
+
+def test_what_needs_somebody_is_read_first_and_the_rest_is_there(page: Page) -> None:
+    text = " ".join(page.go().text("main").split())
+    order = [text.index(words) for words in (
+        "Act now Pool general IS PAUSED", "Broken Cloud aws answers with an error", "Machines paid 7",
+        "Jobs waiting 1", "2 booting", "suspends in 3m 20s unless used",
+        "InsufficientInstanceCapacity", "Running now, and ended",
+    )]  # fmt: skip
+    assert order == sorted(order)
+    assert page.text("header").count("as of") == 1
+
+
+def test_the_nodes_are_a_slider_for_the_keyboard(page: Page) -> None:
+    page.go()
+    page.js("document.querySelectorAll('canvas')[1].focus()")
+    press(page, Keys.ARROW_RIGHT)
+    assert "pub2 is down: Not responding" in page.text(".chosen")
+    said = page.js("return document.activeElement.getAttribute('aria-valuetext')")
+    assert said == "pub2: down"
+    press(page, Keys.END)
+    assert "pub8 is held: no offer left" in page.text(".chosen")
+    press(page, Keys.HOME, Keys.ENTER)
+    page.wait(lambda: "Why is pub1 where it is?" in page.text("h1"))
+    page.wait(lambda: "c6i.xlarge in eu-west-1a, spot, $0.0400/h" in page.text("main"))
+
+
+def test_a_job_is_explained_from_the_search_field_without_a_mouse(page: Page) -> None:
+    page.go()
+    for _ in range(40):
+        if page.js("return document.activeElement.id") == "subject":
+            break
+        press(page, Keys.TAB)
+    press(page, "42", Keys.ENTER)
+    page.wait(lambda: "job 42 of bob is RUNNING on pub1" in page.text("main"))
+    page.js("document.querySelector('summary').focus()")
+    press(page, Keys.ENTER)
+    assert "cools down for 100 s: InsufficientInstanceCapacity" in page.text("main")
+    press(page, "")
+    page.go("#/explain/nothing")
+    page.wait(lambda: "nothing is known about" in page.text("main"))
+
+
+def test_costs_are_chosen_by_key_and_span(page: Page) -> None:
+    page.go("#/cost")
+    page.wait(lambda: "Nothing was paid" in page.text("main") or "in all" in page.text("main"))
+    for name, value in (("By", "market"), ("Of", "90d")):
+        page.js(
+            "const box = [...document.querySelectorAll('label')].find(l => l.innerText.startsWith("
+            "arguments[0] + ' ') || l.innerText.startsWith(arguments[0] + '\\n')).querySelector("
+            "'select'); box.value = arguments[1]; box.dispatchEvent(new Event('change', {bubbles: true}))",
+            name, value,
+        )  # fmt: skip
+    page.wait(lambda: "$0.166112 in all" in page.text("main"))
+    assert page.js("return location.hash") == "#/cost/market/90d"
+    assert "Checked: parts sum to the charge in each of 13 pieces" in page.text("main")
+
+
+def test_a_new_reading_changes_the_page_in_place(page: Page, site: Site) -> None:
+    page.go()
+    page.js("document.querySelector('main input').focus()")
+    press(page, "pub")
+    page.wait(lambda: "5 machines" in page.text(".wide caption") or "of 6" in page.text("main"))
+
+    def more(document: dict[str, Any]) -> None:
+        document["site"]["machines"] = 4321
+
+    site.changes["status"] = more
+    page.wait(lambda: "4,321" in page.text(".figures"))
+    assert page.js("return document.activeElement.value") == "pub"
+    site.changes["status"] = "slurm-elasticd does not answer"
+    page.wait(lambda: "slurm-elasticd does not answer" in page.text("header"))
+    assert "4,321" in page.text(".figures"), "the last reading stays"
+    del site.changes["status"]
+    page.wait(lambda: "does not answer" not in page.text("header"))
+
+
+def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, site: Site) -> None:
+    """Two machines one after the other within five minutes are one at most at once, not two."""
+
+    def short(document: dict[str, Any]) -> None:
+        points = document["points"]
+        none, one, two = [0] * points, [0] * points, [0] * points
+        one[40], two[40] = 3, 2
+        document["machines"] = {"spot": one, "on-demand": two}
+        document["dollars"] = {
+            "spot": [0.0] * 40 + [1.2] + [0.0] * (points - 41),
+            "on-demand": none,
+        }
+        at = document["begin"] + 40 * document["step"]
+        document["most"]["machines"] = {"value": 4, "at": at}
+        document["most"]["dollars"] = {"value": 7.5, "at": at}
+
+    site.changes["day"] = short
+    page.go("#/day")
+    page.wait(lambda: "at most" in page.text("main"))
+    captions = page.js("return [...document.querySelectorAll('figcaption')].map(c => c.innerText)")
+    machines, money, _ = (" ".join(text.split()) for text in captions)
+    assert machines.startswith("Machines paid 0 now, at most 4 at ")
+    assert "at most $7.5" in money
+    page.js("document.querySelector('details').open = true")
+    rows = page.js(
+        "return [...document.querySelectorAll('details tbody tr')].map(r => r.innerText.split('\t'))"
+    )
+    assert [row[1:4] for row in rows if row[1] != "0"] == [["3", "2", "$0.1000"]]
+    assert rows[0][0].startswith("now")
+
+
+def test_stopped_machines_are_paid_though_none_runs(page: Page, site: Site) -> None:
+    def kept(document: dict[str, Any]) -> None:
+        document["instances"] = []
+        for number, pool in enumerate(document["pools"]):
+            pool["stopped"] = 2 * (number == 0)
+
+    site.changes["status"] = kept
+    page.go()
+    page.wait(lambda: "No machine runs; 2 stopped machines are paid for." in page.text("main"))
+    assert "No machine is paid" not in page.text("main")
+
+
+def test_words_of_users_and_clouds_are_text(page: Page, site: Site) -> None:
+    def hostile(document: dict[str, Any]) -> None:
+        document["cluster"] = HOSTILE
+        document["attention"][0]["text"] = HOSTILE
+        machine = document["instances"][0]
+        machine["next"] = f"{HOSTILE}\u202egnp.x\x1b[2J"
+        machine["jobs"] = [{"id": 7, "user": HOSTILE, "state": "RUNNING"}]
+        machine["zone"] = "javascript:pwned=1"
+        document["holds"][0]["reason"] = HOSTILE
+
+    def chain(document: dict[str, Any]) -> None:
+        document["now"] = HOSTILE
+        for decision in document["decisions"]:
+            decision |= {"reason": HOSTILE, "kind": HOSTILE, "subjects": [HOSTILE, "job:<b>"]}
+
+    site.changes |= {"status": hostile, "explain": chain}
+    for place in ("#/", "#/explain/42", f"#/explain/{HOSTILE}", "#/doctor", "#/cost/%zz/<b>"):
+        page.go(place)
+        if place != "#/cost/%zz/<b>":
+            page.wait(lambda: "onerror=pwned" in page.text("main"))
+        assert page.js("return document.querySelectorAll('main img, main script').length") == 0
+        assert page.js("return typeof window.pwned") == "undefined"
+    page.go()
+    text = page.text("main")
+    assert "\u202e" not in text
+    assert "\\u202egnp.x\\u001b[2J" in text
+
+
+def test_the_browser_runs_and_asks_nothing_that_is_not_ours(page: Page) -> None:
+    page.go()
+    refused = page.driver.execute_async_script(
+        """
+        const done = arguments[0], found = [];
+        addEventListener("securitypolicyviolation", (e) => found.push(e.effectiveDirective));
+        const image = new Image();
+        image.src = "http://127.0.0.2:9/x.png";
+        document.body.append(image);
+        fetch("http://127.0.0.2:9/").catch(() => {});
+        const styled = document.createElement("style");
+        styled.textContent = "body {}";
+        document.head.append(styled);
+        try { document.body.innerHTML = "<b>x</b>"; } catch { found.push("innerHTML"); }
+        const wait = () => found.length >= 5 ? done(found) : setTimeout(wait, 20);
+        wait();
+        """
+    )
+    assert set(refused) >= {"img-src", "connect-src", "style-src-elem", "innerHTML"}
+    assert page.js("return document.querySelector('h1') !== null")
+
+
+@pytest.fixture
+def cut(page: Page) -> Iterator[Callable[..., None]]:
+    """Breaks requests off whose addresses end so, as a browser does whose network changes."""
+    page.driver.execute_cdp_cmd("Network.enable", {})
+
+    def off(*ends: str) -> None:
+        urls = [f"*{end}" for end in ends]
+        page.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": urls})
+
+    yield off
+    off()
+
+
+@pytest.mark.parametrize("part", ["/words.js", "/uplot.js", "/style.css"])
+def test_a_page_that_lacks_a_part_says_so_and_is_loaded_again(
+    page: Page, cut: Callable[..., None], part: str
+) -> None:
+    cut(part)
+    page.driver.get("about:blank")
+    page.driver.get(page.address)
+    page.wait(lambda: "did not arrive; loading it again" in page.text("[role=alert]"))
+    cut()
+    page.wait(lambda: "Machines paid" in page.text("main"))
+    page.wait(lambda: page.js("return history.state") is None)
+
+
+@pytest.mark.parametrize("part", ["/app.js", "/style.css"])
+def test_a_page_that_never_has_all_its_parts_gives_up(
+    page: Page, cut: Callable[..., None], part: str
+) -> None:
+    """With most of them it shows what it can beside that."""
+    cut(part)
+    page.driver.get("about:blank")
+    page.driver.get(page.address)
+    page.wait(lambda: "did not arrive: load it again" in page.text("[role=alert]"))
+    page.wait(lambda: part == "/app.js" or "Machines paid" in page.text("main"))
+    assert "Reading the cluster" not in page.text()
+    assert "did not arrive: load it again" in page.text("[role=alert]")
+
+
+def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[..., None]) -> None:
+    cut("/api/status", "/api/events", "/api/cost?by=account&since=")
+    page.driver.get("about:blank")
+    page.driver.get(f"{page.address}#/cost")
+    page.wait(lambda: "does not answer; trying again" in page.text("main"))
+    page.wait(lambda: "does not answer; trying again" in page.text("header"))
+    cut()
+    page.wait(lambda: "Checked: parts" in page.text("main"), 60.0)
+    page.wait(lambda: "as of" in page.text("header") and ":" not in page.text("#beat")[14:], 60.0)
+
+
+def test_a_page_that_was_left_keeps_no_connection(
+    site: Site, browser: Chrome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser has six for all pages of a server, and keeps pages for the way back."""
+    made: list[server.Answers] = []
+    answers = server.Answers
+
+    def kept(*given: Any) -> server.Answers:
+        made.append(answers(*given))
+        return made[0]
+
+    monkeypatch.setattr(server, "Answers", kept)
+    with served(site.sources()) as address:
+        page = Page(browser, address)
+        for place in PAGES:
+            page.go(place)
+            page.wait(lambda: made[0]._open == 1)
+        browser.get("about:blank")
+        page.wait(lambda: made[0]._open == 0)
