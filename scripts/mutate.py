@@ -30,31 +30,31 @@ PACKAGE = "slurm_elastic"
 AREAS: Mapping[str, Sequence[str]] = {
     "policies": ("policies",),
     "controller": ("controller",),
-    "store": ("store", "ledger", "ckptstate"),
+    "store": ("state/store", "state/ledger", "state/ckptstate"),
     "ownership": (
         "providers/base", "providers/aws/tags.py", "providers/aws/instances.py",
         "providers/aws/termination.py", "providers/openstack/instances.py",
         "providers/openstack/launch.py", "providers/opennebula/instances.py",
         "providers/docker/provider.py", "providers/local/provider.py",
     ),
-    "node_helper": ("ckptroot",),
+    "node_helper": ("machine/ckptroot",),
 }  # fmt: skip
 """Areas that money and users' work depend on, and the modules of each."""
 
 
 BESIDES = {
-    "ckptroot": ("checkpointers",),
-    "ckptstate": ("ckptman",),
+    "machine/ckptroot": ("checkpointers",),
+    "state/ckptstate": ("ckptman",),
     "policies": ("controller", "ckptman"),
     "providers/base": ("providers",),
-    "store": ("ledger", "ckptman/test_in_memory.py", "controller/test_end_only.py"),
+    "state/store": ("state/ledger", "ckptman/test_in_memory.py", "controller/test_end_only.py"),
 }
 """Tests that see a folder's modules from outside."""
 
 
 def tests_of(path: Path) -> list[str]:
-    """The files of the folder of tests that mirrors a module, or the file that does: files named
-    like it first, then files that name it. From folders besides only files that name it.
+    """The files of the nearest folder of tests that mirrors a module's: files named like it first,
+    then files that name it. From folders besides only files that name it.
     """
     inside = path.relative_to(REPO / PACKAGE)
     found: list[str] = []
@@ -67,8 +67,7 @@ def tests_of(path: Path) -> list[str]:
             found += _by_name(path, files if mirrored else [f for f in files if _names(path, f)])
         if found:
             return list(dict.fromkeys(found))
-    named = REPO / "tests" / f"test_{inside.parts[0].removesuffix('.py')}.py"
-    return [str(named.relative_to(REPO))] if named.exists() else []
+    return []
 
 
 def _files(path: Path) -> list[Path]:

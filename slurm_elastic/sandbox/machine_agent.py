@@ -15,7 +15,7 @@ from slurm_elastic.machine import nodeproc
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.spec import cloud_of
 
-_PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
+_PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent.py"
 
 
 def prepare(

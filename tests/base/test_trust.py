@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from needs import ROOT
 
+import slurm_elastic
 from slurm_elastic.base import trust
 
 NOBODY = 65534
-PACKAGE = Path(trust.__file__).parent
+PACKAGE = Path(slurm_elastic.__file__).parent
 
 
 @pytest.fixture
@@ -171,18 +172,18 @@ def test_links_without_end_are_an_error(place: Path) -> None:
 
 
 OTHER_WAYS = {
-    "trust.py": "the one way",
+    "base/trust.py": "the one way",
     "checkpointers/completion.py": "files of a job's user, opened and then looked at",
     "ckptman/sources.py": "files that anybody may drop, opened and then looked at",
-    "ckptroot/": "files of users among root's: each is opened and then looked at",
-    "doctor/head.py": "tells of the state directory",
-    "programs/": "run on machines: the standard library alone",
+    "machine/ckptroot/": "files of users among root's: each is opened and then looked at",
+    "watch/doctor/head.py": "tells of the state directory",
+    "machine/programs/": "run on machines: the standard library alone",
     "sandbox/": "its own directory (require_own)",
-    "slurm/install.py": "the state directory, and modes of files that it changes",
-    "slurm/plan.py": "modes of files that it writes",
-    "slurm/transaction.py": "modes and owners of files that it changes",
-    "statedir.py": "closes the state directory to others",
-    "writing.py": "the owner of a directory, for files in it",
+    "slurm/conf/install.py": "the state directory, and modes of files that it changes",
+    "slurm/conf/plan.py": "modes of files that it writes",
+    "slurm/conf/transaction.py": "modes and owners of files that it changes",
+    "state/statedir.py": "closes the state directory to others",
+    "base/writing.py": "the owner of a directory, for files in it",
     "controller/key_rotation.py": "the owner of a file, for its next one",
     "checkpointers/node_helper_client.py": "a regular file, whoever's",
     "controller/notify_socket.py": "a socket, whoever's",

@@ -15,38 +15,39 @@ from pathlib import Path
 import pytest
 from needs import ROOT
 
+import slurm_elastic
 from slurm_elastic.base import writing
 
-PACKAGE = Path(writing.__file__).parent
+PACKAGE = Path(slurm_elastic.__file__).parent
 
 OTHER_WAYS = {
-    "writing.py": "the one way",
+    "base/writing.py": "the one way",
     "checkpointers/node_helper_client.py": "a request into a file of the launcher's, as it is",
-    "ckptroot/": "one file on nodes, with its own way (files.opened) into directories of users",
+    "machine/ckptroot/": "one file on nodes, with its own way (files.opened) into directories of users",
     "cli/bundle.py": "an archive, written into a file that is made or refused (O_EXCL)",
     "cli/service.py": "a lock",
     "cli/streams.py": "descriptors that are open already",
     "controller/notify_socket.py": "a socket",
-    "door/apart.py": "the kernel's order of who goes first where memory is out",
-    "faults.py": "a mark for tests that stop a service",
-    "heartbeat.py": "over the last one, in place: a full disk has room for that",
-    "hub/link.py": "a sysctl",
+    "watch/door/apart.py": "the kernel's order of who goes first where memory is out",
+    "base/faults.py": "a mark for tests that stop a service",
+    "state/heartbeat.py": "over the last one, in place: a full disk has room for that",
+    "machine/hub/link.py": "a sysctl",
     "image/": "in trees of its own that it makes",
-    "local/": "a socket, a lock",
-    "nodeproc.py": "a log, to whose end alone is written, through no link",
-    "programs/": "run on machines, or in slurmctld's time: the standard library alone",
+    "machine/local/": "a socket, a lock",
+    "machine/nodeproc.py": "a log, to whose end alone is written, through no link",
+    "machine/programs/": "run on machines, or in slurmctld's time: the standard library alone",
     "providers/aws/boothook.py": "run on machines: the standard library alone",
     "providers/openstack/boothook.py": "run on machines: the standard library alone",
     "sandbox/": "a rehearsal, in a directory of its user's alone (require_own)",
-    "slurm/check.py": "in a temporary directory of its own",
-    "slurm/dryrun.py": "in a temporary directory of its own",
-    "slurm/isolated.py": "in a temporary directory of its own",
-    "slurm/transaction.py": "directories that it has made",
-    "spool.py": "a request that cannot be read is put aside",
-    "statedir.py": "modes, by descriptors",
-    "store/refuge.py": "a draft that sqlite writes takes its place",
+    "slurm/conf/check.py": "in a temporary directory of its own",
+    "slurm/conf/dryrun.py": "in a temporary directory of its own",
+    "slurm/conf/isolated.py": "in a temporary directory of its own",
+    "slurm/conf/transaction.py": "directories that it has made",
+    "state/spool.py": "a request that cannot be read is put aside",
+    "state/statedir.py": "modes, by descriptors",
+    "state/store/refuge.py": "a draft that sqlite writes takes its place",
     "testing/": "in directories of tests",
-    "web/listening.py": "a socket",
+    "watch/web/listening.py": "a socket",
 }
 """Modules (a trailing slash: all below) that write otherwise, with the reason."""
 

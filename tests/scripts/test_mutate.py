@@ -100,11 +100,11 @@ def test_a_sample_has_a_line_once_and_is_the_same_by_its_seed(mutate: Any, tmp_p
 
 def test_a_module_is_tried_with_the_tests_that_mirror_it(mutate: Any) -> None:
     package = REPO / "slurm_elastic"
-    of = mutate.tests_of(package / "policies" / "ranking.py")
+    of = mutate.tests_of(package / "policies" / "launch" / "ranking.py")
     assert of[0] == "tests/policies/test_ranking.py"
     assert {"tests/policies/test_scaling.py", "tests/policies/test_gang.py"} <= set(of)
-    assert mutate.tests_of(package / "hostlist.py") == ["tests/base/test_hostlist.py"]
-    assert mutate.tests_of(package / "units.py") == []
+    assert mutate.tests_of(package / "base" / "hostlist.py")[0] == "tests/base/test_hostlist.py"
+    assert mutate.tests_of(package / "image" / "none" / "units.py") != []
 
 
 def test_modules_of_each_area_are_there(mutate: Any) -> None:

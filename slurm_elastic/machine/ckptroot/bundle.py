@@ -16,8 +16,9 @@ def build(config: str = CONFIG) -> bytes:
     """The program; the same bytes for the same sources. ``config`` is where it reads its own."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add(archive, "slurm_elastic/__init__.py", b"")
-        trust = resources.files("slurm_elastic").joinpath("trust.py")
+        for package in ("slurm_elastic", "slurm_elastic/base", "slurm_elastic/machine"):
+            _add(archive, f"{package}/__init__.py", b"")
+        trust = resources.files("slurm_elastic.base").joinpath("trust.py")
         _add(archive, "slurm_elastic/base/trust.py", trust.read_bytes())
         for source in sorted(resources.files(__package__).iterdir(), key=lambda s: s.name):
             if source.name.endswith(".py"):

@@ -22,7 +22,7 @@ from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 
-_PROGRAMS = Path(__file__).parents[2] / "programs"
+_PROGRAMS = Path(__file__).parents[2] / "machine" / "programs"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
 """The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
 TUNNEL_MARK = "/run/slurm-elastic/tunnel"

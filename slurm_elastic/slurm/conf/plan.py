@@ -177,7 +177,7 @@ def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[
     base = Path(config.slurm.programs_dir)
     text = settings_text(config, site, version)
     yield PlannedFile(path=base / "settings", content=encoded(text), mode=0o644)
-    sources = resources.files("slurm_elastic") / "programs"
+    sources = resources.files("slurm_elastic") / "machine" / "programs"
     for name, source in PROGRAMS.items():
         yield PlannedFile(path=base / name, content=(sources / source).read_bytes(), mode=0o755)
 

@@ -219,4 +219,4 @@ def _quoted(text: str) -> str:
 
 
 def _source(name: str) -> str:
-    return resources.files("slurm_elastic.slurm").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("slurm_elastic.slurm.hooks").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What knows nothing of clusters and clouds: errors, files, text, units, bounds, fault points."""

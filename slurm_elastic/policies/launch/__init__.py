@@ -1,0 +1,1 @@
+"""Decides what is bought, where, for whom, and why not."""

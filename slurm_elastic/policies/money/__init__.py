@@ -1,0 +1,1 @@
+"""Decides who pays for what, and who may spend no more."""

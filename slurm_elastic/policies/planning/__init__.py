@@ -1,0 +1,1 @@
+"""Decides what to reserve for the years to come."""

@@ -1,0 +1,1 @@
+"""What runs inside Slurm: the job submit filter, and the lines before a batch script."""
