@@ -1,8 +1,8 @@
 """Work of a public history that is lost to time limits, as it was and with saves at the limit.
 
 A job that ended at its limit has lost all it did. The rule that decides when such a job is saved is
-the product's own (``policies.checkpoint.threat``); how much more work it had nobody knows, so that is assumed:
-as much again as it did, or half, or eight times.
+the product's own (``policies.checkpoint.threat``); how much more work it had nobody knows, so
+that is assumed: as much again as it did, or half, or eight times.
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ class Book(Struct, frozen=True, kw_only=True):
 
 
 class SignalCheckpointer:
-    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm has it."""
+    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm
+    has it.
+    """
 
     name = "signal"
 

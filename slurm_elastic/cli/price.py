@@ -32,7 +32,9 @@ BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
      "memory", "size", "filter"}
 )  # fmt: skip
-"""The predicates of ``policies.launch.verdict`` that keep a job away for good; others pass with time."""
+"""The predicates of ``policies.launch.verdict`` that keep a job away for good; others pass with
+time.
+"""
 MOST_ASKED = 8
 """Partitions for which slurmctld is asked, a command each."""
 

@@ -101,14 +101,15 @@ OrNone = Annotated[str, Meta(extra={"none": True})]
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved and moved off machines that are taken away.
 
-    ``policy`` is text as ``policies.checkpoint.checkpoint.parse`` reads it. ``method`` is for jobs that name
-    none themselves (``--comment=ckpt=METHOD``). ``directory`` is shared by the head and all nodes.
-    ``keep``: images of a job. ``parallel``: jobs moved at a time. ``expected``: what a job's
-    first checkpoint is taken to need (s); ``slack``: what is kept free before a deadline;
-    ``patience``: a job that was stopped for a move that does not come goes on after so long.
-    ``at_limit`` is text as ``policies.checkpoint.checkpoint.parse_at_limit`` reads it: which jobs go on with a
-    new time limit. ``probe``: seconds after its start at which a job is saved once to see whether
-    that works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
+    ``policy`` is text as ``policies.checkpoint.checkpoint.parse`` reads it. ``method`` is for
+    jobs that name none themselves (``--comment=ckpt=METHOD``). ``directory`` is shared by the
+    head and all nodes. ``keep``: images of a job. ``parallel``: jobs moved at a time.
+    ``expected``: what a job's first checkpoint is taken to need (s); ``slack``: what is kept
+    free before a deadline; ``patience``: a job that was stopped for a move that does not come
+    goes on after so long. ``at_limit`` is text as
+    ``policies.checkpoint.checkpoint.parse_at_limit`` reads it: which jobs go on with a new time
+    limit. ``probe``: seconds after its start at which a job is saved once to see whether that
+    works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
     ``on_demand``. ``tcp``: ``keep`` (a job with an open connection is not saved) or ``close``.
     """
 

@@ -77,7 +77,8 @@ class Firewall(StrEnum):
 
 
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The network between machines and the head (``slurm_elastic.machine.hub`` is its end on the head).
+    """The network between machines and the head (``slurm_elastic.machine.hub`` is its end on the
+    head).
 
     A tunnel goes to ``endpoint`` (``name:port``, UDP) and has the addresses of ``subnet``, the
     first of them the head's; the networks ``routes`` are reached through it, too. ``mtu`` in bytes.

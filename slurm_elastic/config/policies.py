@@ -1,7 +1,8 @@
 """The ``policies`` sections of the configuration: of the cluster, of a cloud, of a pool.
 
 A pool goes by its own value, else its cloud's, else the cluster's, key by key; ``rules`` says
-what that comes to. The texts' meaning is in ``policies.growth.capacity`` and ``policies.growth.release``.
+what that comes to. The texts' meaning is in ``policies.growth.capacity`` and
+``policies.growth.release``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The cost of the ledger's machines, split over the jobs that they ran (``policies.money.cost_split``).
+"""The cost of the ledger's machines, split over the jobs that they ran
+(``policies.money.cost_split``).
 
 ``charges`` gives each machine's hours with their parts; ``report`` sums them by a key and checks
 that nothing is lost on the way: parts against hours, hours against machines, lines against the sum.

@@ -1,5 +1,6 @@
 """The cost of jobs that have ended, in the AdminComment that slurmdbd keeps of them
-(``controller.books.admin_comment``). A site's own text stays; where slurmdbd refuses, nothing is noted.
+(``books.admin_comment``). A site's own text stays; where slurmdbd refuses, nothing is
+noted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
 
-The nodes of a multi-node job are had together or not at all (``policies.launch.gang``): it is not begun
-where the bounds that are known leave too little room (``shortfall``).
+The nodes of a multi-node job are had together or not at all (``policies.launch.gang``): it is
+not begun where the bounds that are known leave too little room (``shortfall``).
 """
 
 from __future__ import annotations

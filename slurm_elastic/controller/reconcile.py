@@ -1,5 +1,5 @@
-"""One round of repair of one cloud: see (``snapshot``), decide (``policies.repair.cluster``), act in bulk
-(``apply``); and what a person is told of it.
+"""One round of repair of one cloud: see (``snapshot``), decide (``policies.repair.cluster``),
+act in bulk (``apply``); and what a person is told of it.
 """
 
 from __future__ import annotations

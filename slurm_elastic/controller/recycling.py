@@ -1,4 +1,6 @@
-"""Nodes that Slurm took out of service (``policies.nodes.out_of_service``): told, counted, recycled."""
+"""Nodes that Slurm took out of service (``policies.nodes.out_of_service``): told, counted,
+recycled.
+"""
 
 from __future__ import annotations
 

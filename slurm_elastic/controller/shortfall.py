@@ -1,7 +1,7 @@
 """Nodes that no machine can be had for: their jobs are refused whole.
 
-The nodes of a multi-node job are had together or not at all (``policies.launch.gang``). The machines that
-such a job has by then serve another job of the round, or end in it.
+The nodes of a multi-node job are had together or not at all (``policies.launch.gang``). The
+machines that such a job has by then serve another job of the round, or end in it.
 """
 
 from __future__ import annotations

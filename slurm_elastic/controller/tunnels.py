@@ -1,6 +1,6 @@
-"""Who may reach the head, as the ledger has it (``policies.repair.peers``): the hub is told whenever that
-changes, and each round of repair anew. So a crash between any two steps, of ours or of the hub's,
-lasts until then.
+"""Who may reach the head, as the ledger has it (``policies.repair.peers``): the hub is told
+whenever that changes, and each round of repair anew. So a crash between any two steps, of ours
+or of the hub's, lasts until then.
 
 A machine's public key is believed where its cloud shows it on the machine's console, or
 (``enrolment``) where it came by the key that its launch alone was told.

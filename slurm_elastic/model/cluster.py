@@ -272,10 +272,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     All of ``nodes`` are wanted; fewer is a partial launch, and none at all an error. Each machine
     of the answer says by its ``node`` whose it is. ``alternatives`` are offers of the same cloud
     and market that may serve any of the nodes instead of ``offer``, best first;
-    only a ``model.protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a process
-    that is gone, may have made this very call. ``owner``: the ``account`` and ``user`` of its jobs,
-    where all have the same. ``enrol``: the word of which their keys for enrolling follow
-    (``controller.enrolment``).
+    only a ``model.protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a
+    process that is gone, may have made this very call. ``owner``: the ``account`` and ``user``
+    of its jobs, where all have the same. ``enrol``: the word of which their keys for enrolling
+    follow (``controller.enrolment``).
     """
 
     generation: str

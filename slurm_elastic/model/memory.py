@@ -155,7 +155,8 @@ class Health(Struct, frozen=True, kw_only=True):
 
 class Run(Struct, frozen=True, kw_only=True):
     """One run of a job on nodes of ours, from ``begin`` to ``end`` (None: it runs). ``shares``: a
-    hostlist, and how many millionths the job has of each of its nodes (``policies.money.cost_split``).
+    hostlist, and how many millionths the job has of each of its nodes
+    (``policies.money.cost_split``).
     """
 
     job: int

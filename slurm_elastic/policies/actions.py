@@ -298,7 +298,9 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
 
 
 class Release(OnNode, frozen=True, kw_only=True):
-    """Let go of a node that is held for a cause (``hold``: a kind of ``model.cluster.Exclusion``)."""
+    """Let go of a node that is held for a cause (``hold``: a kind of
+    ``model.cluster.Exclusion``).
+    """
 
     kind: ClassVar[str] = "release"
     by_node: ClassVar[bool] = False

@@ -1,6 +1,6 @@
-"""Machines are bought as the daemon buys them: launch by launch, by ``policies.launch.next_launch``, from
-simulated clouds whose stock refuses; an offer that refused cools down, and a pool of which no offer
-can serve is held until the first cool-down ends.
+"""Machines are bought as the daemon buys them: launch by launch, by
+``policies.launch.next_launch``, from simulated clouds whose stock refuses; an offer that refused
+cools down, and a pool of which no offer can serve is held until the first cool-down ends.
 
 A decision is not made anew for each machine: the offer that is first for many nodes is first for
 some of them, until a price moves, a cool-down begins or ends, or a limit that was in the way may

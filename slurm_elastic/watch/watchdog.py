@@ -3,8 +3,8 @@
 It looks at slurm-elasticd's sign of life, at Slurm's nodes and at what the clouds list under this
 cluster's tags, and remembers nothing but its own looks: since when nobody has beaten, and since
 when each machine's node is powered down. Only where both have lasted for the bound does it end
-machines (``policies.repair.unneeded``). An answer that failed is no answer: what was counted by then
-starts anew.
+machines (``policies.repair.unneeded``). An answer that failed is no answer: what was counted by
+then starts anew.
 """
 
 from __future__ import annotations

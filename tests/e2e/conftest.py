@@ -28,7 +28,7 @@ CALM_RESUME = 180.0
 SOON = 5.0
 """``suspend_timeout``: an emulated machine is gone at once."""
 CLIENT = os.environ.get("SLURM_ELASTIC_TEST_CLIENT")
-"""``slurm.client.chosen`` of every sandbox; None: it is not set."""
+"""``slurm.client`` of every sandbox; None: it is not set."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -98,8 +98,8 @@ class NodeNames:
 def in_order(nodes: Iterable[str], max_chars: int) -> list[str]:
     """Hostlists of at most ``max_chars`` that expand to exactly ``nodes``, in their order.
 
-    Unlike ``base.hostlist.compress`` nothing is sorted: the place in the list is what tells machines
-    apart.
+    Unlike ``base.hostlist.compress`` nothing is sorted: the place in the list is what tells
+    machines apart.
     """
     out: list[str] = []
     open_prefix = ""

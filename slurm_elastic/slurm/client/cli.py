@@ -1,8 +1,8 @@
 """Slurm through its own commands, mostly with JSON answers: the default client.
 
 Only ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal`` are run, with a list of arguments,
-a time limit and nearly no environment; ``controller.books.admin_comment`` adds ``sacct`` and ``sacctmgr``.
-Updates go out by compressed hostlist: a thousand nodes cost one call.
+a time limit and nearly no environment; ``books.admin_comment`` adds ``sacct`` and
+``sacctmgr``. Updates go out by compressed hostlist: a thousand nodes cost one call.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 
 
 class SlurmCli:
-    """``model.protocols.Slurm`` by the command line; ``calls`` counts commands by name. Once ``stop`` is
-    set a slurmctld that does not answer is no longer waited for.
+    """``model.protocols.Slurm`` by the command line; ``calls`` counts commands by name. Once
+    ``stop`` is set a slurmctld that does not answer is no longer waited for.
     """
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:

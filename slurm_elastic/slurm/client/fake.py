@@ -15,7 +15,8 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 
 
 class FakeSlurm:
-    """``model.protocols.Slurm`` over values that the test sets. Thread-safe; commands do not overlap.
+    """``model.protocols.Slurm`` over values that the test sets. Thread-safe; commands do not
+    overlap.
 
     ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
     ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.

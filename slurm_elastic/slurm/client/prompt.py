@@ -29,8 +29,9 @@ _PING = ("scontrol", "ping")
 
 
 class PromptCli(SlurmCli):
-    """``model.protocols.Slurm`` for our own commands; the services take their time. ``excluded``: whether
-    22.05 is asked for the nodes that jobs avoid, too, which takes another reading of the queue.
+    """``model.protocols.Slurm`` for our own commands; the services take their time.
+    ``excluded``: whether 22.05 is asked for the nodes that jobs avoid, too, which takes another
+    reading of the queue.
     """
 
     def __init__(self, settings: SlurmSettings, *, excluded: bool = True) -> None:

@@ -1,4 +1,5 @@
-"""pyslurm in a process of its own, which is kept: ``python -m slurm_elastic.slurm.client.pyslurm_child``.
+"""pyslurm in a process of its own, which is kept: ``python -m
+slurm_elastic.slurm.client.pyslurm_child``.
 
 pyslurm holds Python's lock through each call of slurmctld's, for MessageTimeout where that hangs,
 and libslurm's fatal errors end the process: neither may reach a service. The process is given a

@@ -60,7 +60,9 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
 
 
 class PyslurmClient(SlurmCli):
-    """``model.protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is empty."""
+    """``model.protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is
+    empty.
+    """
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         super().__init__(settings, stop)

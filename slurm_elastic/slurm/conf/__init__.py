@@ -1,1 +1,3 @@
-"""Slurm's configuration: read as Slurm reads it, rendered, proven, installed and taken out again."""
+"""Slurm's configuration: read as Slurm reads it, rendered, proven, installed and taken out
+again.
+"""

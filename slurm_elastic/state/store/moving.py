@@ -27,8 +27,8 @@ class Table(Struct, frozen=True, kw_only=True):
     may know of the same thing by other means, and less of it. ``doubted``: without the whole file
     nothing of it counts. ``past`` says which rows nothing changes any more: where they cannot be
     read, those of an older copy serve. ``turns``: columns whose change is written down at once, as
-    is a new row, for what is younger than that copy (``state.store.lately``). ``at_once``: the copy is
-    made anew whoever changes one of its few rows.
+    is a new row, for what is younger than that copy (``state.store.lately``). ``at_once``: the
+    copy is made anew whoever changes one of its few rows.
     """
 
     name: str
