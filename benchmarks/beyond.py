@@ -39,7 +39,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     uniform,
 )
 from slurm_elastic.policies.growth.release import AtOnce
-from slurm_elastic.providers.prices.trace import load_trace
+from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.simulate.availability import load_availability
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -27,7 +27,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, Hour, Never, Threshold
 from slurm_elastic.policies.growth.capacity import AnyGrowth, GroupBursts, OnDemand, SteadyStream
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.providers.prices.trace import load_trace
+from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -28,7 +28,7 @@ from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.spool import Request, Spool
 
 PORTS = range(10_000, 20_000)
-PROGRAMS = Path(slurm_elastic.__file__).parent / "programs"
+PROGRAMS = Path(slurm_elastic.__file__).parent / "machine" / "programs"
 INSTALLED = {
     "slurm-elastic-resume": "power.py",
     "slurm-elastic-suspend": "power.py",

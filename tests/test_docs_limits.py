@@ -15,7 +15,7 @@ from slurm_elastic.machine.ckptroot import capabilities
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "checkpoint-criu.md"
 MATRIX = TESTS / "realcloud" / "docker" / "matrix" / "programs.toml"
-IN_DOCKER, IN_ROOT_PART = "realcloud/docker/test_criu", "ckptroot/test_"
+IN_DOCKER, IN_ROOT_PART = "realcloud/docker/test_criu", "machine/ckptroot/test_"
 
 KEPT = {
     "a job on several nodes": "DOCKER_steps::test_who_starts_steps_or_asks_for_two_nodes_reads_at_submission_what_is_not_saved",

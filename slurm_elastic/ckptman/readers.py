@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.providers.prices.book import PriceBook
+from slurm_elastic.providers.base.prices.book import PriceBook
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)

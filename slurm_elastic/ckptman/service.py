@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.orders import Orders
 from slurm_elastic.ckptman.see import SlurmPlans, Snapshot, Watch
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.policies.checkpoint.threat import OF_SLURM
-from slurm_elastic.providers.prices.book import PriceBook
+from slurm_elastic.providers.base.prices.book import PriceBook
 from slurm_elastic.state.ckptstate.enduring import MEANS
 from slurm_elastic.state.ckptstate.orders import WithdrawOrder
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark

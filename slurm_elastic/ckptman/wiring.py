@@ -26,8 +26,8 @@ from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.prices.book import FileFeed, PriceBook, PriceFeed
-from slurm_elastic.providers.prices.ec2 import Ec2Feed
+from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook, PriceFeed
+from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
 from slurm_elastic.state.ckptstate import FILE
 from slurm_elastic.state.ckptstate.enduring import EnduringState
 from slurm_elastic.state.ckptstate.orders import DROPS

@@ -21,7 +21,7 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.growth.capacity import Bounds
-from slurm_elastic.providers.prices.trace import PriceTrace, load_trace, series_of
+from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
 from slurm_elastic.simulate.availability import Span, load_supply
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

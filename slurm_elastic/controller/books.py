@@ -150,7 +150,7 @@ def charges(books: Books) -> Iterator[Charge]:
 
 
 def lease_of_machine(machine: Machine, books: Books) -> Lease:
-    """Its charges, as known at ``controller.books.now``."""
+    """Its charges, as known at ``books.now``."""
     one, ended = machine.instance, _ended(machine, books.now)
     unit = books.leases.get(one.cloud, UNKNOWN_LEASE)
     paid = paid_until(one.launched, ended, unit, MINIMUM)

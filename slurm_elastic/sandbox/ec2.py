@@ -20,7 +20,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.signals import on_end
-from slurm_elastic.providers.prices.trace import load_trace
+from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox import (
     ec2_moto,
 )

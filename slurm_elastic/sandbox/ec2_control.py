@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, SandboxError
-from slurm_elastic.providers.prices.trace import load_trace
+from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.ec2_spot import Event
 from slurm_elastic.sandbox.steering import Steering

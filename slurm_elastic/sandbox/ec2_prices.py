@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.providers.prices.trace import PriceTrace, load_trace
+from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace
 
 SHIPPED = Path(__file__).with_name("prices.csv")
 

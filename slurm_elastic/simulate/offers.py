@@ -12,7 +12,7 @@ from msgspec import Struct
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.rules import cheapest, types_of
 from slurm_elastic.model.cluster import Market, Offer, Pool
-from slurm_elastic.providers.prices.trace import PriceTrace, Series
+from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.market import SpotMarket

@@ -50,14 +50,17 @@ def test_statements_are_counted_once_each():
 @pytest.fixture
 def package(tmp_path):
     root = tmp_path / "slurm_elastic"
-    (root / "controller").mkdir(parents=True)
+    for room in ("base", "controller", "model"):
+        (root / room).mkdir(parents=True)
     files = {
         "__init__": "",
-        "model": "X = 1\n",
-        "units": "",
+        "base/__init__": "",
+        "base/units": "",
+        "model/__init__": "",
+        "model/cluster": "X = 1\n",
         "client": "class Client:\n    def update_nodes(self, names):\n        self.other.update_nodes(names)\n",
         "controller/__init__": "",
-        "controller/a": "from slurm_elastic.model.cluster import X\nfrom slurm_elastic import units\nslurm.update_nodes([])\n",
+        "controller/a": "from slurm_elastic.model.cluster import X\nfrom slurm_elastic.base import units\nslurm.update_nodes([])\n",
         "controller/b": "def f():\n    from slurm_elastic.controller import a\n    import slurm_elastic.model.cluster\n",
     }
     for name, text in files.items():
@@ -73,7 +76,7 @@ def test_importers_and_callers_of_modules(package):
     }
     assert shape.calling(found, "update_nodes") == ["slurm_elastic.controller.a"]
     rows = {row.case: row.ours for row in shape.module_rows(found)}
-    assert rows["modules"] == 7
+    assert rows["modules"] == 9
     assert rows["modules with one importer"] == 2, "units and controller.a; model has two"
     assert rows["modules that update nodes"] == 1
     assert rows["modules that change requeue"] == 0

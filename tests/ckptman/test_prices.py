@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.readers import Reader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings
-from slurm_elastic.providers.prices.book import Key, Points, PriceBook
+from slurm_elastic.providers.base.prices.book import Key, Points, PriceBook
 from tests.ckptman.world import CkptWorld
 
 PRICES = PriceSettings(source="ec2", every=10.0, bid=0.10)

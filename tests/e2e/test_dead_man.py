@@ -20,7 +20,7 @@ from tests.e2e.world import back_to_zero, live_ec2, running_nodes, submit_many
 pytestmark = pytest.mark.e2e
 
 PATIENCE = 240.0
-AGENT = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
+AGENT = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent.py"
 
 
 @pytest.fixture(scope="module")

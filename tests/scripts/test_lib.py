@@ -76,10 +76,12 @@ def clone(tmp_path: Path) -> Path:
     top = Path("/tmp") / f"slurm-elastic-lib-{os.getpid()}"
     package = top / "clone" / "slurm_elastic"
     package.mkdir(parents=True)
-    (package / "model.py").write_text("")
+    (package / "model").mkdir()
+    (package / "model" / "cluster.py").write_text("")
     for path in (top, top / "clone", package):
         path.chmod(0o755)
-    (package / "model.py").chmod(0o644)
+    (package / "model").chmod(0o755)
+    (package / "model" / "cluster.py").chmod(0o644)
     yield top / "clone"
     subprocess.run(["rm", "-rf", top], check=True)
 

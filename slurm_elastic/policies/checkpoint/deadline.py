@@ -6,11 +6,11 @@ as it is ahead of a straight line from start to deadline, and pays for an on-dem
 is behind. Ours goes by dollars. A job pays its work, and a restart for each machine that it gets,
 and saves the difference of the prices on each second on a spot machine; to wait costs slack alone.
 So it asks how long the market will stay as it is, by the spells that were seen of it
-(policies/spells.py): it waits for spot machines that are expected back soon, for longer the more
-slack there is, and pays in a long outage, with slack left for the short ones after it. Whoever pays
-goes back to a spot machine also near the end, where the slack left pays for both ways; but only for
-one that is expected to stay for long enough to earn the two changes. No expectation makes it late:
-the slack that restarts and looks need is kept besides.
+(``policies.checkpoint.spells``): it waits for spot machines that are expected back soon, for
+longer the more slack there is, and pays in a long outage, with slack left for the short ones
+after it. Whoever pays goes back to a spot machine also near the end, where the slack left pays
+for both ways; but only for one that is expected to stay for long enough to earn the two changes.
+No expectation makes it late: the slack that restarts and looks need is kept besides.
 """
 
 from __future__ import annotations

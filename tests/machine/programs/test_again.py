@@ -15,7 +15,7 @@ from patience import patience
 
 import slurm_elastic
 
-PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "again.sh"
+PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "again.sh"
 UUID = "ec2c4ec4-ec4e-c4ec-4ec4-ec4ec4ec4ec4"
 FILES = {
     "sys/class/dmi/id/product_uuid": f"{UUID}\n",

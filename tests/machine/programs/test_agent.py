@@ -20,7 +20,7 @@ import slurm_elastic
 from slurm_elastic.image.imds import Metadata, serving
 from slurm_elastic.machine.programs import agent
 
-PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
+PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent.py"
 UP = "NodeName=pub1 Arch=x86_64\n   State=ALLOCATED+CLOUD ThreadsPerCore=1\n"
 SILENT = "slurm_load_node error: Unable to contact slurm controller (connect failure)"
 

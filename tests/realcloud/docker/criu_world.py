@@ -304,7 +304,7 @@ class CriuWorld(ContainerWorld):
     def hurry(self, job: int) -> None:
         """Take the wait for BeginTime off a requeued job, and see it run.
 
-        Not at once: slurmd refuses a job whose requeue is not a second old (policies/requeue.py).
+        Not at once: slurmd refuses a job whose requeue is not a second old (policies/repair/requeue.py).
         """
         pending: list[float] = []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.providers.prices.trace import Series, load_trace
+from slurm_elastic.providers.base.prices.trace import Series, load_trace
 from slurm_elastic.sandbox.ec2_prices import SHIPPED, SpotPrices, shipped
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from slurm_elastic.providers.prices.trace import load_trace
+from slurm_elastic.providers.base.prices.trace import load_trace
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,9 @@ class PriceFeed(Protocol):
 
 
 class FileFeed:
-    """A CSV file in the forms that ``providers.prices.trace`` reads, read again when it changes."""
+    """A CSV file in the forms that ``providers.base.prices.trace`` reads, read again when it
+    changes.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = f"prices in {path}"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.repair.sound import price_in
-from slurm_elastic.providers.prices.book import Key, Points
+from slurm_elastic.providers.base.prices.book import Key, Points
 
 PRODUCT = "Linux/UNIX"
 PAGE = 1000

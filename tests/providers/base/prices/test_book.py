@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.providers.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
-from slurm_elastic.providers.prices.ec2 import Ec2Feed
+from slurm_elastic.providers.base.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
+from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
