@@ -121,7 +121,9 @@ class Program:
         programs = directory / "programs"
         programs.mkdir()
         self._path = programs / "slurm-elastic-resume"
-        shutil.copy(Path(slurm_elastic.__file__).parent / "programs" / "power.py", self._path)
+        shutil.copy(
+            Path(slurm_elastic.__file__).parent / "machine" / "programs" / "power.py", self._path
+        )
         self._path.chmod(0o755)
         (programs / "settings").write_text(f"state_dir={self.state}\n")
 
