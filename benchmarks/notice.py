@@ -342,14 +342,14 @@ def one(site: Sandbox) -> dict[str, float]:
     job = _start(site)
     announced = time.time()
     interrupt(site.ec2, site.job(job)["NodeList"], 120.0)
-    move = site.wait_for(lambda: _rescue(site, job), 120, f"job {job} is back")
+    move = site.wait_for(lambda: _moved_back(site, job), 120, f"job {job} is back")
     _cancel(site, job)
     assert move is not None
     reached = dict(move.reached)
     return reached | {"noticed": move.began - announced}
 
 
-def _rescue(site: Sandbox, job: int) -> Migration | None:
+def _moved_back(site: Sandbox, job: int) -> Migration | None:
     state = CheckpointState(site.layout.dir / "state" / FILE, read_only=True)
     try:
         found = [r for r in state.migrations(since=0.0) if r.run.job == job and r.over]

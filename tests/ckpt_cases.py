@@ -8,7 +8,7 @@ from slurm_elastic.model.cluster import JobRun
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 
-def rescue_of(job: int, uid: int) -> Migration:
+def migration_of(job: int, uid: int) -> Migration:
     run = JobRun(
         job=job, label=str(job), attempt=0, user=f"u{uid}", uid=uid, gid=100, nodes=("pub1",),
         partition="burst", started=T0,

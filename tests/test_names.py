@@ -14,6 +14,8 @@ import pytest
 from msgspec import Struct, field
 
 import slurm_elastic
+from slurm_elastic.state.ledger.histograms import BUCKETS
+from slurm_elastic.watch.door.metrics import COUNTERS, HISTOGRAMS
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 OTHERS = {
@@ -87,6 +89,39 @@ def _is_there(name: str, names: Names) -> bool:
         return False
     modules = names.modules.get(before[-1], ()) if before else ()
     return not modules or last in names.modules or any(last in names.of[one] for one in modules)
+
+
+FORBIDDEN = {
+    "backoff": "cool-down, or pause", "hibernated": "stopped", "leaked": "stray", "parked": "stopped",
+    "rescue": "migration", "rescued": "moved", "rescues": "migrations", "rested": "cooled down",
+    "rests": "cools down",
+}  # fmt: skip
+"""Words that the glossary takes out of use and that mean nothing else in a program; and their word."""
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def test_names_have_none_of_the_words_that_the_glossary_forbids() -> None:
+    """Names of modules, classes, functions and values, of metrics, and of what the page shows."""
+    told: list[tuple[str, str]] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+        told += [(where, where)]
+        told += [
+            (where, w) for n in ast.walk(tree) if not isinstance(n, ast.Constant) for w in _words(n)
+        ]
+    static = PACKAGE / "web" / "static"
+    told += [(path.name, path.name) for path in static.iterdir()]
+    told += [
+        ("app.js", title) for title in re.findall(r'"([^"]+)"', (static / "app.js").read_text())
+    ]
+    told += [("metrics", name) for name in (*COUNTERS, *HISTOGRAMS, *BUCKETS)]
+    wrong = {
+        f"{where}: {name}: say {FORBIDDEN[part.lower()]}"
+        for where, name in told
+        for part in _PARTS.findall(name)
+        if part.lower() in FORBIDDEN
+    }
+    assert sorted(wrong) == []
 
 
 def test_each_quoted_name_is_there(names: Names) -> None:

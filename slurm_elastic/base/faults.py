@@ -1,7 +1,7 @@
 """Named points at which a rehearsal may kill the process.
 
 ``SLURM_ELASTIC_FAULT=launch.after-intent`` names one. Each stands between two steps of a launch,
-a suspend, a refusal (no offer left), the end of a hold, a rescue or a
+a suspend, a refusal (no offer left), the end of a hold, a migration or a
 save of a suspended job; the process dies there by
 SIGKILL, as a crash would have it, and the tests then prove that a restart repairs everything. With
 ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not exist yet, and makes it.

@@ -45,8 +45,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
     (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
     only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which alone can
-    be requeued. ``probe``: it is time to see whether it can be saved. ``rests``: it is suspended,
-    and has done no work that a save of now would keep.
+    be requeued. ``probe``: it is time to see whether it can be saved. ``stays_suspended``:
+    it is suspended, and has done no work that a save of now would keep.
     """
 
     run: JobRun
@@ -58,7 +58,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     reason: str = ""
     can_move: bool = True
     probe: bool = False
-    rests: bool = False
+    stays_suspended: bool = False
 
     @property
     def at_risk(self) -> float:
@@ -105,7 +105,7 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
         return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)
-    if facts.rests:
+    if facts.stays_suspended:
         return None
     if action is None and facts.probe:
         return Plan(kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can")
@@ -160,7 +160,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
         reason=leaving[0].why if leaving else "",
         can_move=job.batch,
         probe=_is_to_be_probed(snapshot, job, choice),
-        rests=job.is_suspended and not _is_to_be_kept(snapshot, job),
+        stays_suspended=job.is_suspended and not _is_to_be_kept(snapshot, job),
     )
 
 

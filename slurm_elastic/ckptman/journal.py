@@ -88,11 +88,11 @@ class Journal:
 
     def moved(self, move: Migration) -> None:
         """A move is over; one whose job runs again also has its duration, and what it lost."""
-        self.count("ckpt_rescues_total", outcome=str(move.step), method=move.method)
+        self.count("ckpt_migrations_total", outcome=str(move.step), method=move.method)
         if move.step is Step.BACK:
             cause = str(move.cause)
             took = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
-            self.observe("rescue_seconds", took, cause=cause)
+            self.observe("migration_seconds", took, cause=cause)
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
     def health(self, name: str, error: str | None) -> None:

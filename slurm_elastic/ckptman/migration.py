@@ -48,6 +48,10 @@ HELD, LONGEST_HELD = 30.0, 300.0
 """Seconds until a stopped run is let go on once more, first and at most: its node may have to read
 all of its images for that.
 """
+PATIENCE = 600.0
+"""Seconds after which a job goes on that was stopped for a move which does not come. No key: Slurm
+requeues within seconds; longer is an outage, and a running job is worth more than a stopped one.
+"""
 POSTPONED = 30.0
 """Seconds by which a deadline has to move for that: clouds round theirs."""
 BEGINS = 30.0
@@ -422,7 +426,7 @@ def _not_yet(site: Site, move: Migration, why: str) -> Migration:
     if move.note != why:
         say(site, move, "ckpt-not-yet", why, level=logging.WARNING)
     since = move.reached.get(str(Step.SAVED), now)
-    late = now - since > site.config.checkpoint.patience
+    late = now - since > PATIENCE
     move = replace(move, note=why, at=now + (LATER if late else AGAIN))
     if late and (move.held is None or now >= move.held.until):
         text = f"its requeue did not come in {now - since:.0f} s ({why}): it goes on where it is"

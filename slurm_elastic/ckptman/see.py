@@ -33,7 +33,7 @@ from slurm_elastic.policies.checkpoint.threat import (
 )
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
-from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.providers.base.prices.book import PriceBook
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Verdict
 from slurm_elastic.state.heartbeat import CKPTMAN

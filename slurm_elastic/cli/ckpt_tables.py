@@ -31,11 +31,19 @@ def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
 def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
     """Tables of notices, of jobs on their way, and of jobs that cannot be saved."""
     if view.threats:
-        yield _threats(view)
+        table = titled_table("Notices", "Node", "Kind", "Left", "Why")
+        for t in view.threats:
+            table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
+        yield table
     if standing := [m for m in view.moves if not m.over]:
         yield _moves("Jobs on their way", standing, "Since", "Left")
     if view.unsavable:
-        yield _unsavable(view)
+        table = titled_table(
+            "Jobs that cannot be saved", "Job", "Method", "Why", "It would help to"
+        )
+        for u in view.unsavable:
+            table.add_row(words(u.label), words(u.method), words(u.why, _WARN), words(u.remedy))
+        yield table
 
 
 def life(view: CheckpointsView) -> Text:
@@ -44,13 +52,6 @@ def life(view: CheckpointsView) -> Text:
         return Text(trouble.text, style=_BAD)
     age = brief(view.age or 0.0)
     return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
-
-
-def _threats(view: CheckpointsView) -> Table:
-    table = titled_table("Notices", "Node", "Kind", "Left", "Why")
-    for t in view.threats:
-        table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
-    return table
 
 
 def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Table:
@@ -67,13 +68,6 @@ def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Table:
             Text(brief(m.took)) if m.over else _left(m.left),
             words("; ".join(part for part in (image, m.note) if part)),
         )
-    return table
-
-
-def _unsavable(view: CheckpointsView) -> Table:
-    table = titled_table("Jobs that cannot be saved", "Job", "Method", "Why", "It would help to")
-    for one in view.unsavable:
-        table.add_row(words(one.label), words(one.method), words(one.why, _WARN), words(one.remedy))
     return table
 
 

@@ -13,6 +13,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
+from slurm_elastic.config.reference import keys
 from slurm_elastic.config.resolve import effective
 from slurm_elastic.policies.launch.directives import told
 from slurm_elastic.providers.base.joining import program_of
@@ -24,6 +25,7 @@ from slurm_elastic.state.ledger import Ledger
 
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
+    "keys": "print all keys that there are, and when one would change each",
     "join": "print what the machines of a cloud run to become nodes",
     "render": "print what slurm.conf would include",
     "check": "prove that the site's own nodes and partitions stay as they are",
@@ -34,6 +36,8 @@ _ACTIONS: dict[str, str] = {
 _DESCRIPTIONS: dict[str, str] = {
     "show": "Print the configuration with all defaults, or every mistake in it at once. Comments "
     "at its top say which clouds are not in use yet, and why.",
+    "keys": "Print every key of the configuration with its default and when one would change it, "
+    "or those with WORD in their names. No configuration is read.",
     "join": "Print the program that the machines of a cloud run when they boot. It is empty "
     "without join.head, and for clouds that hand it over in another way.",
     "render": "Print the file that slurm.conf would include: our nodes, partitions and options.",
@@ -46,7 +50,12 @@ _DESCRIPTIONS: dict[str, str] = {
     "uninstall": "Restore slurm.conf byte for byte and remove what install put in place.",
 }
 _RESTART = "--restart 'systemctl restart slurmctld'"
-_OPTIONS = {"join": " aws", "install": f" {_RESTART}", "uninstall": f" {_RESTART}"}
+_OPTIONS = {
+    "keys": " timings",
+    "join": " aws",
+    "install": f" {_RESTART}",
+    "uninstall": f" {_RESTART}",
+}
 """How the example of an action goes on."""
 _RESTART_HELP = "restart slurmctld by this command, and wait until it answers"
 
@@ -62,6 +71,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     runs: dict[str, Callable[[argparse.Namespace], int]] = {
         "show": show,
+        "keys": show_keys,
         "join": join,
         "render": render,
         "check": run_check,
@@ -75,6 +85,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             name, help=text, description=_DESCRIPTIONS[name], epilog=example
         )
         action.set_defaults(run=runs[name])
+        if name == "keys":
+            action.add_argument("word", metavar="WORD", nargs="?", default="", help="such as ssh")
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD", help="a cloud of the configuration")
         if name == "diff":
@@ -107,6 +119,16 @@ def show(args: argparse.Namespace) -> int:
     for line in _directives(config):
         print(visible(f"# now: {line}"))
     print(configfile.dump(effective(config)), end="")
+    return 0
+
+
+def show_keys(args: argparse.Namespace) -> int:
+    """Print the keys; ConfigError where none has the word in its name."""
+    found = [key for key in keys() if args.word in key.place]
+    if not found:
+        raise ConfigError(f"no key has {args.word!r} in its name")
+    for key in found:
+        print(f"{key.place} ({key.default or 'required'})\n    {key.when}")
     return 0
 
 

@@ -19,7 +19,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "metrics",
-        description="Print machines, money, refusals, boots, checkpoints and rescues as metrics "
+        description="Print machines, money, refusals, boots, checkpoints and migrations as metrics "
         "for Prometheus. For root and SlurmUser; docs/metrics.md lists them.",
         epilog=examples(
             "slurm-elastic metrics",

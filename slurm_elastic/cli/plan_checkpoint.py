@@ -24,7 +24,6 @@ from slurm_elastic.policies.policy_text import split, text_of
 from slurm_elastic.simulate.comparison import Comparison, compared
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, Outcome
-from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 
 POLICIES = (
@@ -121,13 +120,10 @@ def _simulated(setting: history.Setting, policies: dict[str, AnyPolicy]) -> dict
     outcomes = {}
     with history.progress(len(setting.jobs) * len(policies)) as advance:
         for text, policy in policies.items():
-            scenario = _with(setting.scenario(CONFIGURED), policy)
+            scenario = setting.scenario(CONFIGURED)
+            scenario = replace(scenario, checkpoints=replace(scenario.checkpoints, policy=policy))
             outcomes[text] = simulate(setting.jobs, scenario, setting.history.start, advance)
     return outcomes
-
-
-def _with(scenario: Scenario, policy: AnyPolicy) -> Scenario:
-    return replace(scenario, checkpoints=replace(scenario.checkpoints, policy=policy))
 
 
 def _order(figures: Figures) -> tuple[float, float, int]:

@@ -19,7 +19,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
+from slurm_elastic.cli.quickstart_migration import CHECKPOINT, MigrationAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Location
@@ -106,7 +106,7 @@ def verdict(problems: Sequence[str]) -> list[str]:
     """The last lines: the summary, or all that was not as it should be."""
     if problems:
         return [*(f"NOT AS IT SHOULD BE: {problem}" for problem in problems), "quickstart failed"]
-    count = len(JOBS) + 1  # the one that was rescued is in the table, too
+    count = len(JOBS) + 1  # the one that was moved is in the table, too
     summary = f"{count} of {count} jobs completed, 0 instances left, on-premises used first"
     return [f"{summary}, multi-node jobs inside one partition"]
 
@@ -162,7 +162,7 @@ class Story:
         with self.progress:
             self._until(self._jobs_over, _JOBS_DEADLINE)
         self._heal()
-        rescue = RescueAct(self.sandbox, self.console, self.config).tell()
+        act = MigrationAct(self.sandbox, self.console, self.config).tell()
         with self.progress:
             self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
             left = self._until(self._shrunk, _SHRINK_DEADLINE)
@@ -170,7 +170,7 @@ class Story:
         self._tables(machines)
         problems = job_problems(self.watch, submitted) + left
         problems += market_problems(machines, self._decisions(machines))
-        return problems + rescue
+        return problems + act
 
     def _places(self) -> list[Place]:
         static = Place(

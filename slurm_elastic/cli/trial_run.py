@@ -49,7 +49,9 @@ starts it all the same, as slurmctld tells slurmd the name (measured on 22.05).
 JOB_TIME = 180.0
 END_TIME = 300.0
 CORRELATION = "try"
-REFUSED = frozenset({"refused", "boot-failed", "node-failed", "dropped", "key-refused", "rests"})
+REFUSED = frozenset(
+    {"refused", "boot-failed", "node-failed", "dropped", "key-refused", "cooled-down"}
+)
 
 
 class StoppedError(SlurmElasticError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from slurm_elastic.config.clouds import (
     CloudSettings,
     default_listing_lag,
 )
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.joining import Join
 from slurm_elastic.config.numbers import (
     Count,
@@ -44,14 +45,16 @@ PUBLIC_MAX_AGE = 7 * 86400.0
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose machines these are. ``name`` is slurm.conf's ClusterName.
-
-    ``uuid`` is made once by ``conf install`` (kept in ``cluster-uuid`` beside the YAML file) and
-    is on every machine's tags.
-    """
+    """Whose machines these are; the UUID is on the tags of each."""
 
     name: str
+    """Change it when slurm.conf's ClusterName changes; end all machines first, since their names
+    have it.
+    """
     uuid: str | None = None
+    """Change it when a configuration is to keep the identity of a head node that is set up anew;
+    machines of another UUID are nobody's.
+    """
 
 
 class Client(StrEnum):
@@ -63,43 +66,83 @@ class Client(StrEnum):
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
-
-    ``epilog_hook`` also installs the EpilogSlurmctld hook. It is off: on 22.05 any EpilogSlurmctld
-    delays the next job on a static node to the next ``sched_interval`` (measured), and all it adds
-    is that a waiting job hears of another's end a little earlier.
+    """Where Slurm is, and how it is asked. ``epilog_hook`` is off: on 22.05 any EpilogSlurmctld
+    delays the next job on a static node to the next ``sched_interval`` (measured).
     """
 
     conf: str = "/etc/slurm/slurm.conf"
+    """Change it when slurm.conf is in another place."""
     user: str = "slurm"
+    """Change it when slurm.conf has another SlurmUser."""
     bin_dir: str = "/usr/bin"
+    """Change it when Slurm was installed under a prefix of its own, such as /opt/slurm/bin."""
     sbin_dir: str = "/usr/sbin"
+    """Change it when Slurm's daemons are in another place than /usr/sbin."""
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
+    """Change it when /usr/local cannot be written, or several clusters have their slurmctld on one
+    host.
+    """
     command_timeout: Seconds = 60.0
+    """Change it when slurmctld needs longer than a minute for a list when it is busiest."""
     client: Client = Client.CLI
+    """Change it when the commands of a round take too long in a large cluster, and pyslurm of the
+    very release of Slurm is there.
+    """
     epilog_hook: bool = False
+    """Change it when waiting jobs should hear a little sooner that another has ended, and Slurm is
+    newer than 22.05.
+    """
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds, all of them. ``misses`` is how many reads in a row must lack a machine before it
-    counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an
-    orphan. After ``boot_failures`` machines in a row that booted but never registered, a pool is
-    paused for ``boot_cooldown``.
-    """
+    """Seconds, all of them but ``boot_failures``."""
+
+    gone: ClassVar[Gone] = {
+        "misses": "a machine is gone after 3 lists in a row without it",
+        "transient_deadline": "calls that a cloud is too busy for are repeated for 60 s, and for "
+        "no longer than half of the shortest resume_timeout",
+    }
 
     suspend_time: SuspendSeconds = 600.0
+    """Change it when jobs come in gaps of another length: longer keeps machines for the next job,
+    shorter saves what they cost idle.
+    """
     resume_timeout: SlurmSeconds = 420.0
+    """Change it when machines of your image need longer to boot and register, or a failed boot
+    should be noticed sooner.
+    """
     suspend_timeout: SlurmSeconds = 60.0
+    """Change it when machines need longer to end than a minute, so that a node comes back before
+    its old machine is gone.
+    """
     reconcile: Seconds = 30.0
+    """Change it when calls to a cloud's API are scarce or cost money (longer), or repairs should
+    come sooner (shorter).
+    """
     capacity_cooldown: Seconds = 180.0
+    """Change it when capacity that a cloud refused tends to come back sooner or later than that."""
     quota_cooldown: Seconds = 1800.0
+    """Change it when your quota is raised, or freed by others of the account, within minutes."""
     cooldown_max: Seconds = 3600.0
-    transient_deadline: Seconds = 60.0
+    """Change it when an offer that refused often should be asked again sooner, or left alone for
+    longer.
+    """
     grace: Seconds = 120.0
-    misses: Count = 3
+    """Change it when a machine that nobody needs should end sooner, or power-ups reach slurmctld
+    late because it is very busy.
+    """
     boot_failures: Count = 10
+    """Change it when a broken image should stop a pool sooner, or single hosts of a cloud often
+    fail to boot.
+    """
     boot_cooldown: Seconds = 3600.0
+    """Change it when nobody is there to mend a pool within the hour, or its cause passes by itself
+    sooner.
+    """
     heartbeat_stale: Seconds = 120.0
+    """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile` is longer
+    than two minutes.
+    """
 
 
 DEFAULT_STATE = "/var/lib/slurm-elastic"
@@ -109,42 +152,71 @@ DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Equal nodes of one cloud. ``nodes`` is a Slurm hostlist (``pub[1-8]``), all rendered once.
-
-    ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
-    for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
-    on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
-    the machines of the others stay for the next jobs, instead of being ended at once.
-
-    ``devices``: the files of a gres in gres.conf (``config.devices``); None for a GPU are NVIDIA's.
-
-    ``stopped``: so many machines that are idle are stopped instead of ended, and started again for
-    their nodes; ``stopped_price`` ($/h) is what one costs meanwhile, its disk.
+    """Equal nodes of one cloud. All of ``nodes`` are rendered once. ``memory`` is what a machine
+    has (MiB); Slurm is told ``slurm_memory``. ``max_age`` None is PUBLIC_MAX_AGE in a public
+    cloud.
     """
 
     name: str
+    """Change it when the pool means something else to people; it is in messages, in `cost` and in
+    operators' orders.
+    """
     cloud: str
+    """Change it when the pool's machines are to come from elsewhere; end those that run first."""
     nodes: str
+    """Change it when the pool needs more nodes, or other names; only names of nodes that are
+    powered down may go.
+    """
     cpus: Cpus
+    """Change it when jobs need nodes of another size; all types of the pool must have as many."""
     memory: Mebibytes
+    """Change it when jobs need nodes of another size; all types of the pool must have as much."""
     real_memory: Mebibytes | None = None
+    """Change it when slurmd reports less than the default leaves and Slurm drains the node, or
+    reports more and jobs may use it.
+    """
     gres: dict[str, Count] = field(default_factory=dict)
+    """Change it when the machines have GPUs or other devices that jobs ask for."""
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Change it when the devices are not NVIDIA's, or their files have other names."""
     features: tuple[str, ...] = ()
+    """Change it when jobs choose nodes by `--constraint`."""
     instance_types: tuple[str, ...] | Requirements = ()
+    """Change it when other types are cheaper, more often to be had, or better for your jobs; more
+    of them mean fewer refusals.
+    """
     zones: tuple[str, ...] = ()
+    """Change it when data, licences or prices bind jobs to some zones of the cloud."""
     markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
+    """Change it when jobs can stand an interruption and may run on spot machines, or must not."""
     max_price: Dollars | None = None
+    """Change it when above some price a job should rather wait."""
     max_nodes: Count | None = None
+    """Change it when fewer machines should run at a time than there are node names."""
     max_age: Seconds | None = None
+    """Change it when machines should be replaced sooner (images with updates), or jobs run for
+    longer than a week.
+    """
     interruption_loss: Seconds = 1800.0
+    """Change it when `ranking` has `risk`, and jobs lose more or less by an interruption than half
+    an hour.
+    """
     partial_jobs: bool = False
+    """Change it when large jobs often get only a part of their nodes and the machines would soon
+    be needed again.
+    """
     max_booting: Count | None = None
+    """Change it when machines that boot at once overload a file server, a registry or the cloud."""
     stopped: Annotated[int, Meta(ge=0)] = 0
+    """Change it when a start from disk is faster than a new machine, and its disk costs less than
+    the wait.
+    """
     stopped_price: Annotated[float, Meta(ge=0)] = 0.0
+    """Change it when the cloud charges for disks of stopped machines."""
     slurmd_port: Port | None = None
+    """Change it when several nodes share a host, or the usual port is taken there."""
     image: ImageChoice | None = None
+    """Change it when the pool's jobs need other software than the cloud's image has."""
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -171,6 +243,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clouds: Annotated[tuple[CloudSettings, ...], Meta(min_length=1)]
     pools: Annotated[tuple[PoolSettings, ...], Meta(min_length=1)]
     state_dir: str = DEFAULT_STATE
+    """Change it when /var/lib is small, slow or not kept over an upgrade; move what is in it while
+    the services are stopped.
+    """
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     who: Who = field(default_factory=Who)
     users: Users = field(default_factory=Users)
@@ -187,6 +262,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "price",
         "waste",
     )
+    """Change it when another thing counts first, such as the price before the location, or `risk`
+    on spot markets.
+    """
 
     def cloud(self, name: str) -> CloudSettings:
         """The cloud of that name (KeyError where there is none)."""

@@ -13,10 +13,19 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     accounts: tuple[str, ...] = ()
+    """Change it when other Slurm accounts may spend money, or no longer may."""
     groups: tuple[str, ...] = ()
+    """Change it when people are allowed by Unix groups rather than by accounts."""
     qos: tuple[str, ...] = ()
+    """Change it when bursting is bound to a QOS, such as one with limits of its own."""
     max_time: SlurmTime | None = None
+    """Change it when jobs on cloud nodes should be shorter than elsewhere, so that a machine is
+    not paid for weeks.
+    """
     default_time: SlurmTime | None = None
+    """Change it when users forget `--time` and their jobs would be taken to be too long to
+    schedule well.
+    """
 
     @property
     def anybody(self) -> bool:
@@ -25,15 +34,17 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom slurm-elasticd answers what ``status`` and ``explain`` ask: members of the Unix groups
-    ``operators`` see everything and may act (pause, limit, drain and so on), those of ``viewers``
-    see everything and change nothing, others see what slurm.conf's PrivateData lets them.
-    ``socket`` is where they ask.
-    """
+    """Whom slurm-elasticd answers what ``status`` and ``explain`` ask, and who may act."""
 
     operators: tuple[str, ...] = ()
+    """Change it when people other than root and SlurmUser should pause, limit, drain and replace.
+    """
     viewers: tuple[str, ...] = ()
+    """Change it when people should see all jobs, machines and costs and change nothing."""
     socket: str | None = None
+    """Change it when users cannot reach /run/slurm-elasticd, such as from containers that have
+    another directory of the head.
+    """
 
 
 def effective_who(own: Who | None, everywhere: Who) -> Who:

@@ -16,12 +16,13 @@ class Owner(StrEnum):
 
 
 class BooksSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``tags``: what machines are tagged with at their launch where all of its jobs agree.
-    ``admin_comment``: a job's cost is noted in its AdminComment after its end. ``billing_unit``:
-    the dollars an hour that one unit of Slurm's TRES ``billing`` stands for, in the
-    TRESBillingWeights of the clouds' partitions; None: they get none.
-    """
+    """Tags of machines, notes in slurmdbd, and weights of TRES ``billing``."""
 
     tags: tuple[Owner, ...] = (Owner.ACCOUNT, Owner.USER)
+    """Change it when the cloud's own bill should be split by other tags, or user names must not
+    leave the site.
+    """
     admin_comment: bool = False
+    """Change it when `sacct` should show what a job cost."""
     billing_unit: Annotated[float, Meta(gt=0)] | None = None
+    """Change it when Slurm's own fair share and limits should count what cloud nodes cost."""

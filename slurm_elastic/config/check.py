@@ -16,12 +16,12 @@ from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.growth import GROWS
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_network import check_network
+from slurm_elastic.config.validate_policies import POLICIES_FIT
 from slurm_elastic.config.validate_prices import LIMIT_FITS
 from slurm_elastic.config.validate_stopped import check_stopped
 from slurm_elastic.policies.launch.ranking import KEYS
@@ -44,7 +44,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    fits = (_clouds, *FITS, *LIMIT_FITS, *GROWS)
+    fits = (_clouds, *FITS, *LIMIT_FITS, *POLICIES_FIT)
     for one in (
         *_CHECKS,
         *fits,
@@ -182,7 +182,9 @@ def _node_names(draft: Draft) -> None:
         if not all(map(_NAME.fullmatch, names)) or not _NO_NODES.isdisjoint(map(str.lower, names)):
             expected = f"names of {_NAME_FORM}, no keyword of Slurm"
             draft.problems.add(at, shown(hostlist), expected)
-        _own_twice(draft, at, names)
+        if len(set(names)) < len(names):
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
         _overlaps(draft, i, names, owner)
     _node_count(draft)
 
@@ -195,12 +197,6 @@ def _node_count(draft: Draft) -> None:
             expected = f"at most {_MOST_NODES}, as many as Slurm takes (MAX_SLURM_NODES)"
             draft.problems.add(("pools", i, "nodes"), f"{total} nodes up to here", expected)
             return
-
-
-def _own_twice(draft: Draft, at: KeyPath, names: list[str]) -> None:
-    if len(set(names)) < len(names):
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
 
 
 def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:

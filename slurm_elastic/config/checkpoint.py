@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
@@ -37,61 +38,81 @@ PRICE_SOURCES = ("none", "ec2", "file")
 
 
 class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Method ``signal``: the application saves itself. ``signal`` asks for a save after which it
-    goes on, ``stop_signal`` (default: the same) for the last one before it is moved.
-
-    ``scope``: ``batch`` sends to the batch script alone, ``full`` to it and all its children.
-    ``saved`` is the sign that the save is complete: ``exit`` (the batch script ends),
-    ``exit:CODE`` (it ends with that code), ``file:PATH`` (that file of the job's directory appears
-    or changes) or ``line:TEXT`` (a line of its output).
-    """
+    """Method ``signal``: the application saves itself."""
 
     signal: str = "USR1"
+    """Change it when your applications save themselves on another signal."""
     stop_signal: str | None = None
+    """Change it when an application has one signal for a save after which it goes on and another
+    for its last.
+    """
     scope: str = "batch"
+    """Change it when the batch script does not pass the signal on to what it started."""
     saved: str = "exit"
+    """Change it when the end of a save shows in another way than by the end of the script."""
 
 
 class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where warnings come from, besides the command ``ckpt notice``. ``queue`` is the URL of an SQS
-    queue that EventBridge fills, read with the account of ``cloud`` (default: the first of provider
-    aws). ``clouds``: ask each cloud itself, every ``every`` seconds. ``directory``: files from
-    agents on the nodes, owned by root or SlurmUser.
+    """Where warnings come from, besides the command ``ckpt notice``. Files of ``directory`` count
+    that root or SlurmUser owns.
     """
 
     queue: str | None = None
+    """Change it when EventBridge fills a queue with interruptions, which is sooner than asking
+    EC2.
+    """
     cloud: str | None = None
+    """Change it when another account than the first AWS cloud's reads the queue."""
     clouds: bool = True
+    """Change it when queue or agents tell all notices already and calls to the clouds are scarce.
+    """
     every: Seconds = 5.0
+    """Change it when a cloud throttles calls (longer), or its notices leave less than two minutes
+    (shorter).
+    """
     directory: str | None = None
+    """Change it when agents on the nodes write notices into a directory that the head sees."""
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices, for the policies that look at them. ``source``: ``none``, ``ec2`` (the price
-    history API) or ``file`` (a CSV feed, read again when it changes). ``bid`` ($/h) is the price at
-    which machines are taken; none: prices take nobody's machine, as on EC2 since 2017.
+    """Spot prices, for the policies that look at them. Without ``bid`` prices take nobody's
+    machine, as on EC2 since 2017.
     """
 
     source: str = "none"
+    """Change it when the checkpoint policy looks at spot prices."""
     file: str | None = None
+    """Change it when prices come from your own feed."""
     every: Seconds = 60.0
+    """Change it when the prices of your source change more often or less often than each minute."""
     bid: Dollars | None = None
+    """Change it when your cloud takes machines back when the price goes above a bid."""
 
 
 class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Method ``blcr``: how its nodes are reached, by SSH as ``user``, who is root or may use
-    setpriv(1). ``key`` is a private key's file (default: SlurmUser's own in ~/.ssh) and
-    ``known_hosts`` has the nodes' keys (default: SlurmUser's). ``timeout``: seconds to connect.
-    """
+    """Method ``blcr``: how its nodes are reached, by SSH as root or who may use setpriv(1)."""
+
+    gone: ClassVar[Gone] = {
+        "timeout": "10 s to connect",
+        "connections": "32 connections are kept open at most",
+    }
+    timeout: ClassVar[float] = 10.0
+    """Seconds to connect: nodes are near, and a save has no time to wait for one that is not."""
+    connections: ClassVar[int] = 32
+    """Kept open at most; more nodes are connected to anew, which costs a tenth of a second."""
 
     user: str = "root"
+    """Change it when root is not let in on the nodes."""
     key: str | None = None
+    """Change it when SlurmUser's own key is not to be used for the nodes."""
     known_hosts: str | None = None
+    """Change it when the nodes' keys are collected in another file."""
     port: Port = 22
-    timeout: Seconds = 10.0
-    connections: Count = 32
+    """Change it when sshd of the nodes listens on another port."""
     bin_dir: str = "/usr/bin"
+    """Change it when BLCR's commands are in another place on the nodes."""
     scontrol: str = "/usr/bin/scontrol"
+    """Change it when Slurm is in another place on the nodes."""
 
 
 OrNone = Annotated[str, Meta(extra={"none": True})]
@@ -99,33 +120,46 @@ OrNone = Annotated[str, Meta(extra={"none": True})]
 
 
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are saved and moved off machines that are taken away.
-
-    ``policy`` is text as ``policies.checkpoint.checkpoint.parse`` reads it. ``method`` is for
-    jobs that name none themselves (``--comment=ckpt=METHOD``). ``directory`` is shared by the
-    head and all nodes. ``keep``: images of a job. ``parallel``: jobs moved at a time.
-    ``expected``: what a job's first checkpoint is taken to need (s); ``slack``: what is kept
-    free before a deadline; ``patience``: a job that was stopped for a move that does not come
-    goes on after so long. ``at_limit`` is text as
-    ``policies.checkpoint.checkpoint.parse_at_limit`` reads it: which jobs go on with a new time
-    limit. ``probe``: seconds after its start at which a job is saved once to see whether that
-    works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
-    ``on_demand``. ``tcp``: ``keep`` (a job with an open connection is not saved) or ``close``.
+    """How jobs are saved and moved off machines that are taken away. ``policy`` and ``at_limit``
+    are texts of ``policies.checkpoint.checkpoint``.
     """
 
+    gone: ClassVar[Gone] = {
+        "patience": "a job that was stopped for a move that does not come goes on after 10 minutes"
+    }
+
     policy: str = "first_of(on_notice, daly)"
+    """Change it when jobs lose more at a crash than you like, or saves take more time than they
+    are worth.
+    """
     method: str = "none"
+    """Change it when most jobs should be saved without a word of their users."""
     at_limit: OrNone = "on_request"
+    """Change it when jobs should go on beyond their time limit without being asked, or never."""
     probe: Seconds = 60.0
+    """Change it when jobs have nothing worth saving in their first minute, or their users want to
+    know sooner whether saving works.
+    """
     unsavable: str = "warn"
+    """Change it when jobs that cannot be saved should not run on machines that may be taken away.
+    """
     tcp: str = KEEP
+    """Change it when jobs of CRIU keep connections that they can open again."""
     directory: str | None = None
+    """Change it when jobs are saved by criu, dmtcp or blcr: head and nodes share this directory."""
     keep: Count = 2
+    """Change it when space is short, or an older image should be there when the newest is bad."""
     parallel: Count = 32
+    """Change it when the shared file system can take more saves at a time, or fewer."""
     period: Seconds = 1.0
+    """Change it when slurmctld is so busy that a question each second is too much."""
     expected: Seconds = 60.0
+    """Change it when the first save of a typical job takes longer than a minute, so that it would
+    begin too late.
+    """
     slack: Seconds = 5.0
-    patience: Seconds = 600.0
+    """Change it when saves end later than predicted, such as on a file system whose speed varies.
+    """
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     prices: PriceSettings = field(default_factory=PriceSettings)
     signal: SignalSettings = field(default_factory=SignalSettings)
@@ -136,7 +170,12 @@ class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A pool's own words; None: those of the section ``checkpoint``."""
 
     policy: OrNone | None = None
+    """Change it when jobs of this pool are interrupted more often or less often than others."""
     method: OrNone | None = None
+    """Change it when this pool's image has another checkpointer."""
     at_limit: OrNone | None = None
+    """Change it when another rule is right for this pool's jobs at their time limit."""
     unsavable: str | None = None
+    """Change it when this pool is all spot, or all on demand."""
     tcp: str | None = None
+    """Change it when this pool's jobs can open their connections again, or cannot."""

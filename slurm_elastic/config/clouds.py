@@ -37,17 +37,30 @@ class CloudSettings(
     """
 
     name: str
+    """Change it when it means something else to people; end its machines first, since their tags
+    have it.
+    """
     location: Location
+    """Change it when a cloud of your own starts to cost money (`public`), or its machines are paid
+    already (`on-premises`).
+    """
     partition: str | None = None
+    """Change it when jobs should name the partition by another word than the cloud's name."""
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
+    """Change it when slurmctld cannot resolve machines' names: NAT, or Slurm 22.05 without DNS."""
     timeout: Seconds = 30.0
+    """Change it when the cloud's API is slow and its answers come later than that."""
     max_booting: Count | None = None
+    """Change it when machines that boot at once overload the cloud, an image store or the head."""
     who: Who | None = None
     policies: CloudPolicies = field(default_factory=CloudPolicies)
     suspend_time: SuspendSeconds | None = None
+    """Change it when an idle machine of this cloud costs more or less than one elsewhere."""
     resume_timeout: SlurmSeconds | None = None
+    """Change it when machines of this cloud boot more slowly or faster than others."""
     suspend_timeout: SlurmSeconds | None = None
+    """Change it when machines of this cloud need longer to end than others."""
 
     needs_types: ClassVar[bool] = False
     """Whether its pools have to say which of its types they take."""
@@ -157,9 +170,15 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The size of a machine of this type where no provider tells it; ``price``: on-demand."""
 
     cpus: Cpus
+    """Change it when the type has another number of CPUs, as slurmd counts them."""
     memory: Mebibytes
+    """Change it when the type has another size of memory."""
     price: float
+    """Change it when the price on demand changes; of your own machines it is power and
+    depreciation.
+    """
     gres: dict[str, Count] = field(default_factory=dict)
+    """Change it when the type has GPUs or other devices."""
 
 
 def typed(name: str, kind: InstanceType) -> KnownType:

@@ -8,6 +8,7 @@ of ``config``; ``etc/slurm-elastic.yaml`` describes them.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import uuid
@@ -30,6 +31,8 @@ from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape, render
 from slurm_elastic.config.partial import Draft
+
+log = logging.getLogger(__name__)
 
 UUID_FILE = "cluster-uuid"
 MAX_BYTES = 4 * 1024 * 1024
@@ -112,6 +115,8 @@ def _converted(
     sentences = problems.sentences()
     if sentences or not isinstance(value, kind):
         raise ConfigError(*sentences)
+    for note in problems.notes:
+        log.warning(note)
     return value
 
 

@@ -26,6 +26,7 @@ from slurm_elastic.base.units import (
     parse_size,
 )
 from slurm_elastic.config.document import Document, KeyPath, shown
+from slurm_elastic.config.gone import Gone, farewell
 
 MOST = 10**12
 """No number of ours is greater; keeps arithmetic and the ledger's integers safe."""
@@ -49,6 +50,8 @@ class Problems:
     def __init__(self, document: Document) -> None:
         self.document = document
         self._found: list[tuple[int, str]] = []
+        self.notes: list[str] = []
+        """Sentences about what is no mistake, in the order in which they were found."""
         for line, at, text in document.repeated:
             self._add(line, self._placed(at, text))
 
@@ -56,6 +59,11 @@ class Problems:
         """``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
         text = self._placed(at, f"found {found}, expected {expected}")
         self._add(self.document.line(at), f"{text}; did you mean {hint}?" if hint else text)
+
+    def note(self, at: KeyPath, text: str) -> None:
+        """``FILE:LINE: PATH: TEXT``."""
+        line = self.document.line(at)
+        self.notes.append(f"{self.document.source}:{line}: {self._placed(at, text)}")
 
     def _placed(self, at: KeyPath, text: str) -> str:
         place = self.document.locate(at)
@@ -184,7 +192,10 @@ class Shape:
             return True, set()
         known = _keys(kind)
         free = [key for key in known if key not in raw]
-        unknown = [key for key in raw if key not in known]
+        gone: Gone = getattr(kind.cls, "gone", {})
+        for key in (key for key in raw if key in gone):
+            self._problems.note((*at, key), farewell(key, gone[key]))
+        unknown = [key for key in raw if key not in known and key not in gone]
         meant: set[str] = set()
         for key in unknown:
             close = nearest(key, free)

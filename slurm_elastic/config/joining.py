@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Port, Seconds
 
 CONSOLE = "console"
@@ -14,24 +15,38 @@ CONSOLE = "console"
 
 
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slurm's secret is brought to each machine by SSH, as ``user`` with the private ``key``.
-
-    It is either ``munge_key``, the copy of the munge key that SlurmUser may read, or
-    ``slurm_keys``, the head's slurm.jwks of auth/slurm, of which each cloud's machines get theirs.
-    ``host_key`` is ``console``, or the public key (``ssh-ed25519 AAAA...``) that all machines have
-    from their image. ``timeout`` is for one try at one machine, ``at_once`` how many are served at
-    a time.
+    """Slurm's secret is brought to each machine by SSH: a copy of the munge key, or each cloud's
+    part of the slurm.jwks of auth/slurm.
     """
 
+    gone: ClassVar[Gone] = {
+        "timeout": "one try at one machine may take 20 s",
+        "at_once": "10 machines are served at a time",
+    }
+    timeout: ClassVar[float] = 20.0
+    """Seconds for one try at one machine. A machine that is up answers within one; the next try
+    comes anyway, until the node's ``resume_timeout``.
+    """
+    at_once: ClassVar[int] = 10
+    """Machines served at a time: each takes about a second, so a hundred are served within ten."""
+
     key: str
+    """Change it when the key of SlurmUser for machines is in another file."""
     munge_key: str | None = None
+    """Change it when the site authenticates by munge and the key must not be part of an image."""
     slurm_keys: str | None = None
+    """Change it when the site authenticates by auth/slurm."""
     user: str = "root"
+    """Change it when images do not let root in by SSH; this user must have sudo without a
+    password.
+    """
     port: Port = 22
+    """Change it when sshd of the machines listens on another port."""
     host_key: str = CONSOLE
+    """Change it when the cloud shows no console, so that all machines have the key of their image.
+    """
     target: str | None = None
-    timeout: Seconds = 20.0
-    at_once: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Change it when munge or Slurm on your image reads its key from another place."""
 
     @property
     def secret(self) -> str:
@@ -78,33 +93,43 @@ class Firewall(StrEnum):
 
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The network between machines and the head (``slurm_elastic.machine.hub`` is its end on the
-    head).
-
-    A tunnel goes to ``endpoint`` (``name:port``, UDP) and has the addresses of ``subnet``, the
-    first of them the head's; the networks ``routes`` are reached through it, too. ``mtu`` in bytes.
-    ``clouds``: whose machines open one (empty: of all clouds that are told by user data).
-    ``node_ports``: TCP ports that machines may reach of each other (empty: all). ``public_key`` is
-    the file of the head's public key, beside the private one, which root alone reads; ``socket``
-    is root's part's.
-
-    ``ports``: TCP ports of the head that live machines reach through a tunnel, besides Slurm's own.
-    ``firewall``: they are open to live machines and to the networks ``trusted`` only.
+    head). The first address of ``subnet`` is the head's; root alone reads its private key, which is
+    beside ``public_key``.
     """
 
     kind: NetworkKind = NetworkKind.WIREGUARD
+    """Change it when machines reach the head by themselves and you want the firewall alone."""
     endpoint: str | None = None
+    """Change it when the head has another address or port as seen from the clouds."""
     subnet: str = "10.99.0.0/16"
+    """Change it when 10.99.0.0/16 is in use at your site, or too small for your pools."""
     routes: tuple[str, ...] = ()
+    """Change it when machines need other hosts of the site: file servers, licence servers."""
     mtu: Annotated[int, Meta(ge=576, le=9000)] = 1380
+    """Change it when packets on the way to a cloud are smaller than usual, and large transfers
+    hang.
+    """
     clouds: tuple[str, ...] = ()
+    """Change it when only some clouds have no route to the head."""
     enrol: Enrol | None = None
+    """Change it when the cloud's console is slow, or shown to people who must not enrol machines.
+    """
     node_ports: tuple[Port, ...] = ()
+    """Change it when machines should reach each other on some ports only."""
     interface: str = "wg-se"
+    """Change it when another tunnel of the head has this name, as with two clusters on one head."""
     public_key: str = "/etc/slurm-elastic/wireguard.pub"
+    """Change it when two clusters have their head on one host, or keys are kept elsewhere."""
     socket: str = "/run/slurm-elastic-hub/hub.sock"
+    """Change it when two clusters have their head on one host."""
     firewall: Firewall | None = None
+    """Change it when the head's ports can be reached from networks that you do not trust."""
     ports: tuple[Port, ...] = (6817,)
+    """Change it when slurmctld listens elsewhere, or machines need other services of the head,
+    such as NFS.
+    """
     trusted: tuple[str, ...] = ()
+    """Change it when the firewall is on: the site's own nodes and login nodes are named here."""
 
     @property
     def tunnels(self) -> bool:
@@ -125,26 +150,35 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The facts that machines are told besides their node's name. Without ``head`` nothing: their
     image or the cloud's ``user_data`` starts slurmd.
-
-    ``head`` (``name`` or ``name:port``) is where slurmd gets its configuration. ``template`` is a
-    site's own text in place of ``programs/join.sh``. ``metadata_for_jobs``: whether others than
-    root may ask the cloud's metadata service (user data, the machine's role) on machines. The
-    dead-man switch: a machine without job that Slurm has not needed for ``heartbeat_timeout`` s
-    runs ``stop_command``.
-
-    The gate: slurmd starts only where the command ``check`` exits 0 within ``check_timeout`` s;
-    ``wipe`` are directories of the machines that are emptied of a user's files after the user's
-    last job there. ``cloud_init`` is about machines of pools that keep stopped ones.
     """
 
     head: str | None = None
+    """Change it when machines should be told where the head is, instead of by your image."""
     template: str | None = None
+    """Change it when your image needs other steps to become a node than the shipped program does.
+    """
     heartbeat_timeout: Seconds = 900.0
+    """Change it when an outage of the head may last longer than a quarter of an hour without
+    machines ending themselves.
+    """
     stop_command: str = "shutdown -h now"
+    """Change it when `shutdown` does not end the machine on your image, or does not end its bill.
+    """
     metadata_for_jobs: bool = False
+    """Change it when jobs need the cloud's metadata service, such as for an instance role's
+    credentials.
+    """
     ssh: Ssh | None = None
     check: str | None = None
+    """Change it when machines are sometimes bad (GPUs, file systems) and jobs should not run
+    there.
+    """
     check_timeout: Seconds = 60.0
+    """Change it when the check needs longer than a minute."""
     wipe: tuple[str, ...] = ()
+    """Change it when users' files should not stay on a machine that the next user gets."""
     cloud_init: CloudInit = CloudInit.ONCE
+    """Change it when settings of cloud-init on your image must run at each boot of a stopped
+    machine.
+    """
     network: Network | None = None

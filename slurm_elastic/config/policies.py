@@ -22,29 +22,43 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dollars after which no machine is started any more, in a day and a month (of UTC)."""
 
     per_day: Money | None = None
+    """Change it when a day may cost at most so much, for instance a runaway job on a weekend."""
     per_month: Money | None = None
+    """Change it when a grant or a bill sets what a month may cost."""
 
 
 class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How machines come and go. None: what the next wider section says.
-
-    ``growth`` and ``release`` are policies' texts; ``order``: which idle machines jobs get first;
-    ``lease``: seconds that the cloud bills at a time; ``boot``: seconds that a machine takes to be
-    ready; ``windows``: times of the day (UTC) at which machines may be started.
-    """
+    """How machines come and go. None: what the next wider section says."""
 
     growth: str | None = None
+    """Change it when simulations of your job history show a policy that waits less or costs less
+    than Slurm's own way.
+    """
     release: str | None = None
+    """Change it when idle machines should end by another rule than `suspend_time`, such as at the
+    end of a paid hour.
+    """
     order: Order | None = None
+    """Change it when jobs should fill machines so that others become idle sooner."""
     lease: Billed | None = None
+    """Change it when the cloud bills by the hour or the minute instead of the second."""
     boot: Billed | None = None
+    """Change it when machines need longer or shorter to become nodes than two minutes, so that
+    predictions fit.
+    """
     windows: tuple[str, ...] = ()
+    """Change it when machines should start only at some times of the day, such as when power is
+    cheap.
+    """
 
 
 class PoolPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pool's own. ``min_idle``: so many of its machines are kept up without work."""
+    """A pool's own."""
 
     min_idle: Annotated[int, Meta(ge=0)] = 0
+    """Change it when jobs of this pool must start at once, and a machine kept for them is worth
+    its price.
+    """
 
 
 class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,14 +68,16 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cluster's. ``look``: seconds between two looks at queue and machines;
-    ``account_budgets`` and ``user_budgets``: by Slurm account and by user, what they may spend
-    (``policies.money.account_budgets``).
-    """
+    """The cluster's."""
 
     look: Look = 15.0
+    """Change it when leases are so short that a look every 15 s would miss their ends, or the
+    queue is so long that looks cost too much.
+    """
     account_budgets: dict[str, Budget] = field(default_factory=dict)
+    """Change it when accounts pay for themselves and one must not spend another's money."""
     user_budgets: dict[str, Budget] = field(default_factory=dict)
+    """Change it when single users should not use up what all have."""
 
     @property
     def payer_budgets(self) -> dict[str, Budget]:

@@ -45,18 +45,24 @@ class KnownType(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each key narrows; at least what the pool's nodes have is asked in any case. ``gpu``: how many
-    (none where the pool has no gres). ``arch``: as the catalogue says it (``x86_64``, ``arm64``).
-    ``exclude``: patterns of names. The ``most`` cheapest are taken.
+    """Each key narrows; at least what the pool's nodes have is asked in any case. The ``most``
+    cheapest are taken.
     """
 
     cpus: RangeText | None = None
+    """Change it when types with more CPUs than the nodes have would be a waste, or are welcome."""
     memory: RangeText | None = None
+    """Change it when types with much more memory than the nodes have would be a waste."""
     gpu: RangeText | None = None
+    """Change it when types with GPUs should be in, or out."""
     arch: str | None = None
+    """Change it when programs run on one architecture only."""
     generation: RangeText | None = None
+    """Change it when old generations are slow for their price."""
     exclude: tuple[str, ...] = ()
+    """Change it when some families do not fit, such as burstable ones."""
     most: Count = 20
+    """Change it when more types mean fewer refusals, or fewer are easier to oversee."""
 
 
 def parse_range(text: str, number: Callable[[str], float] = float) -> Range:

@@ -21,17 +21,20 @@ class Event(StrEnum):
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom slurm-elasticd tells of ``events``: by mail to ``mail`` (``mail_program``: None is
-    Slurm's MailProg), by POST to ``webhook`` (an address, or the path of a file of SlurmUser's with
-    it), by running ``command``. One thing is told again after ``again`` seconds at the earliest.
-    """
+    """Whom slurm-elasticd tells of what, by mail, by POST to a webhook and by a command."""
 
     events: tuple[Event, ...] = tuple(Event)
+    """Change it when some of these occasions are told elsewhere already or interest nobody."""
     mail: tuple[str, ...] = ()
+    """Change it when somebody should read of budgets, pauses and strays in their mail."""
     mail_program: str | None = None
+    """Change it when MailProg of slurm.conf is missing or made for users' mail alone."""
     webhook: str | None = None
+    """Change it when a chat or a monitoring system should be told."""
     command: tuple[str, ...] = ()
+    """Change it when a program of your own should be told, such as a pager's."""
     again: Seconds = 86400.0
+    """Change it when a reminder each day about the same thing is too much, or too rare."""
 
     @property
     def anybody(self) -> bool:

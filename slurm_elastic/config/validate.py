@@ -171,14 +171,6 @@ def _timings(draft: Draft) -> None:
     _at_least(draft, "cooldown_max", "capacity_cooldown")
     _at_least(draft, "cooldown_max", "quota_cooldown")
     _at_least(draft, "heartbeat_stale", "reconcile")
-    _at_least(draft, "resume_timeout", "transient_deadline")
-    retries = draft.timing("transient_deadline")
-    for i, boot in draft.each("clouds", "resume_timeout", float).items():
-        if retries is not None and boot < retries:
-            expected = f"at least timings.transient_deadline, {format_duration(retries)}"
-            draft.problems.add(
-                ("clouds", i, "resume_timeout"), str(format_duration(boot)), expected
-            )
     for i, pool, cloud in draft.pools_with_clouds:
         longest = cloud.resume_timeout or draft.timing("resume_timeout")
         if pool.max_age is not None and longest is not None and pool.max_age <= longest:

@@ -22,8 +22,8 @@ from slurm_elastic.policies.launch.exclusions import (
     Boot,
     after_failures,
     paused,
-    rest_key,
-    to_rest,
+    pool_key,
+    to_cool_down,
 )
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import Rule
@@ -67,13 +67,13 @@ def reopen_pools(site: Site, some: Sequence[ReopenPool]) -> None:
         breaker = next((b for b in site.ledger.breakers() if b.scope == one.pool), None)
         site.ledger.readmit(BREAKER, one.pool)
         pool = site.pools.get(one.pool)
-        rested = pool is not None and site.ledger.readmit(COOL_DOWN, rest_key(pool))
+        cooled = pool is not None and site.ledger.readmit(COOL_DOWN, pool_key(pool))
         paused = breaker is not None and bool(breaker.until)
         if paused:
             log.warning("breaker closed pool=%s nodes=%s", one.pool, compress(one.nodes))
             subjects = [*one.nodes, pool_subject(one.pool)]
             site.record("boots", "breaker-closed", subjects, one.reason)
-        if rested or paused:
+        if cooled or paused:
             site.ledger.review_holds(one.pool, site.now())
 
 
@@ -104,9 +104,9 @@ def record_boot_failures(
     """Count them against their pools, and keep Slurm from what is not to be tried at once again.
     ``taken_out``: why Slurm took them out of service; else they did not register in time.
 
-    After one the pool, or its offer, rests for a short while, so that ``jobs`` go elsewhere first;
-    a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs, which
-    are given back, too.
+    After one the pool, or its offer, cools down for a short while, so that ``jobs`` go elsewhere
+    first; a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs,
+    which are given back, too.
     """
     about = [job_subject(job) for job in jobs]
     mates = tuple(mates)
@@ -122,7 +122,7 @@ def record_boot_failures(
     for name, why in whys.items():
         pool = site.pools[name]
         nodes = _nodes_of(by_pool[name])
-        spare = 0 if _rests(site, pool) else len(pool.nodes)
+        spare = 0 if _is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
 
@@ -139,7 +139,7 @@ def _count(
     about: Sequence[str],
     taken_out: str,
 ) -> str:
-    """The breaker and the rest of one pool; why its nodes are kept from Slurm."""
+    """The breaker and the cool-down of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
     known = {b.scope: b for b in site.ledger.breakers()}
     before, now = known.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
@@ -160,9 +160,9 @@ def _count(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
     site.record(correlation, "boot-failed", subjects, why)
-    if (rest := _rest(site, pool, failed, taken_out)) is not None:
-        site.record(correlation, "rests", subjects, rest)
-        why = rest
+    if (cooling := _cool_down(site, pool, failed, taken_out)) is not None:
+        site.record(correlation, "cooled-down", subjects, cooling)
+        why = cooling
     if paused(after, now) is None:
         return why
     why = f"pool {pool.name} is paused: {after.cause}"
@@ -176,7 +176,7 @@ def _count(
     return why
 
 
-def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> str | None:
+def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> str | None:
     """Cool down what is to be left alone for a while, and say what; None where nothing is."""
     since = min(_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
@@ -185,7 +185,7 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
         for m in site.ledger.machines(ended_since=since)
         if m.pool == pool.name and m.instance.id not in ids
     ]
-    keys = to_rest([_boot(m) for m in failed], [_boot(m) for m in others], rest_key(pool))
+    keys = to_cool_down([_boot(m) for m in failed], [_boot(m) for m in others], pool_key(pool))
     now, told = site.now(), []
     standing = {c.scope: c for c in site.ledger.cool_downs(now)}
     nodes = compress(m.instance.node for m in failed)
@@ -198,8 +198,8 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
         else:
             cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
             site.ledger.exclude(cooling)
-        what = f"pool {pool.name}" if key == rest_key(pool) else key
-        told.append(f"{what} rests for {cooling.until - now:.0f} s: {cooling.cause}")
+        what = f"pool {pool.name}" if key == pool_key(pool) else key
+        told.append(f"{what} cools down for {cooling.until - now:.0f} s: {cooling.cause}")
     return "; ".join(told) or None
 
 
@@ -240,11 +240,11 @@ def _boot(machine: Machine) -> Boot:
     return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered)
 
 
-def _rests(site: Site, pool: Pool) -> bool:
+def _is_cooling(site: Site, pool: Pool) -> bool:
     """Whether nothing is bought for the pool now, because its machines did not register."""
     now = site.now()
     breaker = next((b for b in site.ledger.breakers() if b.scope == pool.name), None)
-    key = rest_key(pool)
+    key = pool_key(pool)
     return paused(breaker, now) is not None or any(
         c.scope == key for c in site.ledger.cool_downs(now)
     )

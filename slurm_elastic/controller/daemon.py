@@ -30,11 +30,11 @@ from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
-from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
+from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.suspend import suspend
 from slurm_elastic.controller.telling import Teller
 from slurm_elastic.controller.tick_reading import TickReading
@@ -59,7 +59,7 @@ MAX_ATTEMPTS = 3
 
 PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
-MAX_BACKOFF = 30.0
+LONGEST_PAUSE = 30.0
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
 PRUNING = 3600.0
@@ -141,7 +141,7 @@ class Daemon:
         self._trouble = ""
         self._markless = ""
         self._served: set[str] = set()
-        self._strays = LeakedInstances(site, self._rounds.values())
+        self._strays = Strays(site, self._rounds.values())
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -231,7 +231,7 @@ class Daemon:
             failed = self._unfinished.setdefault(key, _Unfinished())
             failed.times += 1
             failed.counted += not all(isinstance(e, PASSING) for e in errors)
-            failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
+            failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), LONGEST_PAUSE)
             if failed.counted < MAX_ATTEMPTS:
                 return
             log.error("request given up id=%s; reconcile goes on with its nodes", key)

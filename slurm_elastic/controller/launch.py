@@ -33,7 +33,7 @@ from slurm_elastic.policies.launch.exclusions import (
     keys_of,
     strikes_of,
 )
-from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Health, Launch
 
@@ -41,7 +41,11 @@ log = logging.getLogger(__name__)
 
 AUTH_COOLDOWN = 60.0
 """Seconds before a cloud that refused our credentials is asked again."""
-FIRST_BACKOFF = 0.5
+RETRIED = 60.0
+"""Seconds for which a call is repeated. No key: a throttle passes within them, a cloud that is down
+does not, and others' calls wait meanwhile. Half of a boot is left to the machine in any case.
+"""
+FIRST_PAUSE = 0.5
 SLACK = 60.0
 """Seconds by which a clock may be put right without a word."""
 
@@ -182,12 +186,13 @@ class _Call:
 
 
 def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
-    """``call``, repeated while the cloud is only busy, inside ``transient_deadline``.
+    """``call``, repeated while the cloud is only busy, for RETRIED seconds at most.
 
     Answers that only time can give are left to a later round: others' calls wait behind this one.
     """
-    deadline = site.monotonic() + site.config.timings.transient_deadline
-    pause = FIRST_BACKOFF
+    boot = min(site.config.resume_timeout(cloud) for cloud in site.config.clouds)
+    deadline = site.monotonic() + min(RETRIED, boot / 2)
+    pause = FIRST_PAUSE
     while True:
         try:
             return call()
@@ -219,8 +224,8 @@ def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bo
 def _refused_offers(
     site: Site, spec: LaunchSpec, error: ProviderError
 ) -> Sequence[tuple[Offer, ProviderError]]:
-    """The offers that rest after a launch that failed, each with its own reason. A call that is
-    denied as a whole is denied for all of them; the others may do by themselves.
+    """The offers that cool down after a launch that failed, each with its own reason. A call that
+    is denied as a whole is denied for all of them; the others may do by themselves.
     """
     told = refusals(site, spec)
     if isinstance(error, DeniedError) and not told:

@@ -14,7 +14,7 @@ from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
-from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.credentials import ending, ends_of, soon
 

@@ -262,7 +262,7 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
 
 def _without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
     """The offers after a launch: what a cloud said is free was so before it. Asked for more than
-    that it would refuse, and what it has would rest although it did nothing wrong.
+    that it would refuse, and what it has would cool down although it did nothing wrong.
     """
     return tuple(
         replace(o, free=max(0, o.free - taken), free_reason=f"this request took {taken}")

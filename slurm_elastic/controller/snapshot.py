@@ -20,7 +20,7 @@ from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
 from slurm_elastic.policies.repair.hold_rules import due_holds
-from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def terms_of(site: Site, cloud: str) -> Terms:
         pools=site.pools,
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
-        patience=Thresholds(grace=timings.grace, misses=timings.misses),
+        patience=Thresholds(grace=timings.grace),
         served=min(SOUND, max(idle, timings.reconcile)),  # a round has looked at it
         slurm_user=config.slurm.user,
         tells_addresses=settings.node_address == "provider",
@@ -77,7 +77,7 @@ class CloudReader:
     """The eyes of one cloud's rounds. ``trouble`` and ``code``: why the cloud could not be read the
     last time; None where it could, or was not yet. For its last list ``doubts`` says, by machine,
     what of its tags is not believed, ``unusable`` what cannot be kept and nothing can end, with why
-    (``policies.repair.sound``).
+    (``policies.repair.list_plausibility``).
     """
 
     def __init__(self, site: Site, cloud: str) -> None:

@@ -33,7 +33,7 @@ clouds:
 pools:
   - {{name: check, cloud: check, nodes: {node}, cpus: 1, memory: 768, instance_types: [check],
      stopped: 1}}
-timings: {{resume_timeout: {boot:.0f}, transient_deadline: 10}}
+timings: {{resume_timeout: {boot:.0f}}}
 join:
   head: {head}
   heartbeat_timeout: {heartbeat:.0f}s

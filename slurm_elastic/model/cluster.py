@@ -35,10 +35,18 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     id: str | None = None
+    """Change it when the pool should start from exactly this image until somebody names another."""
     name: str | None = None
+    """Change it when the pool should start from the newest image of a name, as a build makes them.
+    """
     os: str | None = None
+    """Change it when images are chosen by their tags and the pool needs this system."""
     version: str | None = None
+    """Change it when images are chosen by their tags and the pool needs this version of the
+    system.
+    """
     software: tuple[str, ...] = ()
+    """Change it when images are chosen by their tags and the pool's jobs need this software."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):
@@ -210,9 +218,17 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Upper bounds of one scope (the cluster or a cloud); None is unlimited."""
 
     nodes: int | None = None
+    """Change it when more or fewer machines should run at a time."""
     spot: int | None = None
+    """Change it when so many interruptions at once would hurt, or the account's spot quota is
+    lower.
+    """
     on_demand: int | None = None
+    """Change it when machines at the full price should be fewer than all."""
     dollars_per_hour: float | None = None
+    """Change it when the site may spend more or less in an hour; a public cloud stays shut without
+    it.
+    """
 
 
 class Usage(Struct, frozen=True, kw_only=True):

@@ -170,7 +170,6 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
             "capacity_cooldown": 20.0,
             "quota_cooldown": 60.0,
             "cooldown_max": 120.0,
-            "transient_deadline": 20.0,
             "grace": 20.0,
         },
         "checkpoint": {"expected": 10.0, "notices": {"every": 1.0}},

@@ -35,11 +35,6 @@ class Interval(Struct, frozen=True, kw_only=True):
     low: float
     high: float
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it is expected to go the same way."""
-        return self.low > 0 or self.high < 0
-
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """A policy beside another one on the same history: ``saving`` is a share of the other's cost,

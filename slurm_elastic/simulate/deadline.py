@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where
-from slurm_elastic.policies.checkpoint.spells import NOTHING, Past
+from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 OUTSIDE = 0.05
 """The part of the starts on either side of what is told of them."""

@@ -65,7 +65,7 @@ class Engine(Moves):
         self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
         self.count = len(jobs)
-        self.parked = False
+        self.postponed = False
 
     def run(self) -> Outcome:
         """All of it."""
@@ -118,7 +118,7 @@ class Engine(Moves):
                 soon = submit[arrival] if arrival < count else NEVER
             if waiting and queue.full:
                 queue.schedule(now)
-            if self.asked and (waiting or self.parked or grower.watches):
+            if self.asked and (waiting or self.postponed or grower.watches):
                 self._grow(now)
             while events[0] >> 35 == now and events[0] & _LAST:
                 self._look(heappop(events), now)
@@ -139,15 +139,12 @@ class Engine(Moves):
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND:
-                self._taken_or_back(event & _KIND, payload, now)
+                act = self._back if event & _KIND == _ARRIVE else self._fall
+                act(payload, now)
                 continue
             run = running.get(payload)
             if run is not None and self._give_back(run, now):
                 self.queue.full = self.asked = True
-
-    def _taken_or_back(self, kind: int, payload: int, now: int) -> None:
-        act = self._back if kind == _ARRIVE else self._fall
-        act(payload, now)
 
     def _back(self, job: int, now: int) -> None:
         """It goes before the first job that waits, and what was kept for that one, where it was
@@ -182,14 +179,14 @@ class Engine(Moves):
             again = -(-now // period) * period
             self.looks = again if again > self.looks else self.looks + period
             self._look_at(self.looks)
-        self._unpark(now)
+        self._look_again(now)
 
-    def _unpark(self, now: int) -> None:
+    def _look_again(self, now: int) -> None:
         """Machines that were due while jobs waited may go as soon as none does."""
-        if self.parked and not self.queue.waiting:
-            self.parked = False
+        if self.postponed and not self.queue.waiting:
+            self.postponed = False
             for pool in range(len(self.pools)):
-                self.unpark(pool, now)
+                self.look_again(pool, now)
 
     def _launch(self, now: int) -> None:
         """Start what the policy asks for; what is kept for the first job may be of these then."""
@@ -202,7 +199,7 @@ class Engine(Moves):
                     launched = True
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)
-            self._unpark(now)
+            self._look_again(now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
@@ -214,8 +211,8 @@ class Engine(Moves):
                     self.queue.stale = True
                     self._look_at(now)
                 return
-            machines.parked += machines.due.pop(now, ())
-            self.parked = True
+            machines.postponed += machines.due.pop(now, ())
+            self.postponed = True
             return
         if event & _KIND >= _WARN:
             act = self._warn if event & _KIND == _WARN else self._move
@@ -225,7 +222,7 @@ class Engine(Moves):
         self.purchases.review(now, waited_for=bool(self.queue.waiting))
         if self.queue.waiting and (self.direct or self.queue.stale):
             self.queue.schedule(now)
-            self._unpark(now)
+            self._look_again(now)
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
@@ -238,7 +235,7 @@ class Engine(Moves):
         """
         last = max(now, self.last_ready)
         if self.count and all(one.up == one.pool.standing for one in self.pools):
-            gone = [max(one.lease_end, default=0) for one in self.pools]
+            gone = [max(one.leases.end, default=0) for one in self.pools]
             last = max(*self.runs.ended, self.jobs.submit[-1], *gone)
         for machines in self.pools:
             machines.close(last)

@@ -5,7 +5,6 @@ An event is (time, kind, payload) in one integer; payload: job, batch or pool.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -13,8 +12,9 @@ from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines, Sales, machines_of
+from slurm_elastic.simulate.machines import Machines, Sales
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
@@ -74,8 +74,8 @@ class Moves:
             if host.ends:
                 return True
             pieces = host.pieces
-        elif machines.tracks:
-            del machines.expected[bisect_left(machines.expected, expected)]
+        elif machines.expected.tracks:
+            machines.expected.drop(expected)
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
         machines.busy -= need
@@ -92,10 +92,10 @@ class Moves:
 
     def _leave(self, machines: Machines, shared: SharedMachines, run: Run, now: int) -> Host:
         """A job leaves the machine that it shared, of which is expected what its others are."""
-        machines.unexpect(shared.of[run.job].expected)
+        machines.expected.drop(shared.of[run.job].expected)
         host = shared.leave(run.job, run.expected, run.ready, now)
         if host.ends:
-            machines.expect(host.expected)
+            machines.expected.add(host.expected)
         return host
 
     def _boots_first(self, machines: Machines, pool: int, pieces: Pieces, now: int) -> None:
@@ -129,7 +129,7 @@ class Moves:
             machines.booked.remove(batch)
             machines.busy += machines.booted(batch)
         elif batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch))
+            machines.expected.drop(machines.coming.pop(batch))
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
             self.asked = self.asked or self._asks_again(machines)
@@ -162,8 +162,8 @@ class Moves:
             pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
-        if machines.tracks:
-            insort(machines.expected, expected)
+        if machines.expected.tracks:
+            machines.expected.add(expected)
         if shared is not None and shared.share(job) != shared.whole:
             shared.open(job, pieces, ready, expected, idle)
         heappush(self.events, end << 35 | job)
@@ -174,8 +174,8 @@ class Moves:
         machines, before, ready = self.pools[pool], host.expected, max(now, host.ready)
         end, expected = self.runs.begin(job, pool, host.pieces, 1, now, ready, 0)
         shared.join(job, host, expected)
-        machines.unexpect(before)
-        machines.expect(host.expected)
+        machines.expected.drop(before)
+        machines.expected.add(host.expected)
         heappush(self.events, end << 35 | job)
 
     def _boot_for(
@@ -218,9 +218,9 @@ class Moves:
         self._watch(pool, now)
         self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
 
-    def unpark(self, pool: int, now: int) -> None:
+    def look_again(self, pool: int, now: int) -> None:
         """No job needs what was due in a pool and stayed: it may go when it is due again."""
-        for when in self.pools[pool].unpark(now):
+        for when in self.pools[pool].look_again(now):
             self._push(when, CHECK, pool)
 
     def look_later(self, now: int) -> None:
@@ -316,7 +316,7 @@ class Moves:
         if machines.shared is not None and job in machines.shared.of:
             run = self._empty(machines, machines.shared, run, now, loss)
         else:
-            machines.unexpect(run.expected)
+            machines.expected.drop(run.expected)
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:

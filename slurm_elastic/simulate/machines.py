@@ -1,8 +1,6 @@
 """The machines of one pool as they come and go: batches, leases, and what they cost.
 
-Machines launched together on one market are alike; they are a batch and only counted. A lease is
-(batch, start, end, machines, reclaimed); all leases are kept as columns, so that the bill can be
-made again at the end and compared.
+Machines launched together on one market are alike; they are a batch and only counted.
 
 Machine-seconds are sums of machines x (end - begin) to which each begin and each end adds its part
 when it is known, in any order; while machines are there, a sum lacks their ends.
@@ -11,31 +9,22 @@ when it is known, in any order; while machines are there, a sum lacks their ends
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from slurm_elastic.model.cluster import Limits, Market, Offer
+from slurm_elastic.model.cluster import Market, Offer
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.policies.growth.scaling import spare
-from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
+from slurm_elastic.simulate.expected import Expected, expectation
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
-from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.leases import Leases
 from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.reservations import Profile
-from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario, Sold
+from slurm_elastic.simulate.scenario import Clock, PoolModel
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
 Sales = list[tuple[int, int]]
 """(offer, machines): what launches gave."""
-
-_COUNT = (1 << 32) - 1
-_FAR = 1 << 192
-
-
-def expectation(when: int, serial: int, count: int) -> int:
-    """``count`` machines are expected to be free at ``when``; sorts by that, then by ``serial``."""
-    return (when << 32 | serial) << 32 | count
 
 
 class Machines:
@@ -54,12 +43,8 @@ class Machines:
         self.batch_spot = array("b")
         self.batch_offer = array("h")
         self.batch_due: list[int] = []
-        self.lease_batch = array("q")
-        self.lease_end = array("q")
-        self.lease_count = array("q")
-        self.lease_reclaimed = array("b")
-        self.expected: list[int] = []
-        self.tracks = False
+        self.leases = Leases(pool, self.batch_start, self.batch_offer)
+        self.expected = Expected()
         self.held = 0
         # held: nodes kept from Slurm, as no offer could serve them (those in use do not count);
         # live_of: machines by offer; falls, same_fall: see watch.
@@ -78,19 +63,17 @@ class Machines:
         # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
         # booked: batches that boot for a job, coming: others that boot, with when they are ready;
         # due: what may go when;
-        # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
-        # each in one integer, kept once it is asked for (tracks).
-        self.parked: list[tuple[int, int]] = []
+        # postponed: what was due while jobs waited.
+        self.postponed: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
-        self.spot_live = self.spot_area = self.reclaimed = self.billed = 0
+        self.spot_live = self.spot_area = self.reclaimed = 0
         self.draining = self.promised = 0
         self.booked: set[int] = set()
         self.coming: dict[int, int] = {}
-        self.dollars = {"on-demand": 0.0, "spot": 0.0}
         self.busy_area = self.up_area = 0
         self._pays_boots = pool.clock is Clock.REQUEST
-        self._public, self._billed = pool.public, pool.billing.billed
+        self._public = pool.public
         self._due = pool.release.due
         self._lease = pool.billing.lease
         self._grid = pool.grid
@@ -279,10 +262,10 @@ class Machines:
                 when = due(start, since, when, lease, public=public)
         return when
 
-    def unpark(self, now: int) -> list[int]:
+    def look_again(self, now: int) -> list[int]:
         """Look again at what was due and stayed; at which times, as far as these are new."""
-        parked, self.parked = self.parked, []
-        looks = [self.look_later(batch, since, now) for batch, since in parked]
+        postponed, self.postponed = self.postponed, []
+        looks = [self.look_later(batch, since, now) for batch, since in postponed]
         return [look for look in looks if look is not None]
 
     def take(self, count: int, now: int) -> Pieces:
@@ -294,10 +277,11 @@ class Machines:
 
     def end(self, batch: int, count: int, now: int, *, reclaimed: bool = False) -> None:
         """The lease of machines that are no longer counted as idle, busy or booting is over."""
-        self.lease_batch.append(batch)
-        self.lease_end.append(now)
-        self.lease_count.append(count)
-        self.lease_reclaimed.append(reclaimed)
+        leases = self.leases
+        leases.batch.append(batch)
+        leases.end.append(now)
+        leases.count.append(count)
+        leases.reclaimed.append(reclaimed)
         self.batch_live[batch] -= count
         self.live_of[self.batch_offer[batch]] -= count
         self.released += count
@@ -307,38 +291,6 @@ class Machines:
         if self.batch_spot[batch]:
             self.spot_live -= count
             self.spot_area += area
-
-    def settle(self) -> None:
-        """Make the bill of all leases, when they have ended."""
-        total, paid, starts, offers = 0, [0.0, 0.0], self.batch_start, self.batch_offer
-        billed, on_spot, prices = self._billed, self._on_spot, [_flat(sold) for sold in self.sold]
-        rows = zip(
-            self.lease_batch, self.lease_end, self.lease_count, self.lease_reclaimed, strict=True
-        )
-        for batch, end, count, reclaimed in rows:
-            start, offer = starts[batch], offers[batch]
-            if start > end:
-                continue  # taken back while it booted, on a bill that begins with its readiness
-            price = prices[offer]
-            if price is None:
-                seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
-            else:
-                seconds = billed(start, end, reclaimed=bool(reclaimed))
-                cost = seconds / HOUR * price
-            total += count * seconds
-            paid[on_spot[offer]] += count * cost
-        self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
-
-    def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
-        """(seconds that are paid, dollars) of one machine of a batch that went at ``end``."""
-        start = self.batch_start[batch]
-        if start > end:
-            return 0, 0.0
-        seconds = self._billed(start, end, reclaimed=reclaimed)
-        sold = self.sold[self.batch_offer[batch]]
-        if sold.market is None:
-            return seconds, seconds / HOUR * sold.offer.price
-        return seconds, dollars(sold.market.curve, start, seconds)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
         """Idle machines of a batch are taken back by the cloud; how many."""
@@ -365,7 +317,7 @@ class Machines:
 
     def lose_coming(self, batch: int, most: int, now: int) -> int:
         """The same of machines that boot for whoever comes first."""
-        self.unexpect(self.coming.pop(batch))
+        self.expected.drop(self.coming.pop(batch))
         lost = self.lose_booting(batch, most, now)
         if self.batch_live[batch]:
             self.expect_boot(batch, self.batch_live[batch], self.batch_ready[batch])
@@ -378,18 +330,18 @@ class Machines:
             if count:
                 self.idle -= count
                 self.end(batch, count, now)
-        self.settle()
+        self.leases.settle()
 
     def release_due(self, when: int, keep: int = 0) -> int:
         """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
-        which are parked; how many machines.
+        which are postponed; how many machines.
         """
         gone = 0
         for batch, since in self.due.pop(when, ()):
             most = spare(self.idle, keep) if keep else self.idle
             count = self.free.remove(batch, since, most)
             if keep and count == most:
-                self.parked.append((batch, since))
+                self.postponed.append((batch, since))
             if count:
                 self.idle -= count
                 self.end(batch, count, when)
@@ -411,51 +363,15 @@ class Machines:
         self.releases += gone > 0
         return gone
 
-    def track(self, running: Iterable[int]) -> None:
-        """Keep from now on what is expected, which nobody asked for before: of the jobs that run,
-        and of what boots.
-        """
-        self.tracks = True
-        self.expected = sorted([*running, *self.coming.values()])
-
     def expect_boot(self, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""
         self.coming[batch] = key = expectation(ready, batch | 1 << 31, count)
-        if self.tracks:
-            insort(self.expected, key)
-
-    def expect(self, expected: int) -> None:
-        """Note an ``expectation``."""
-        if self.tracks:
-            insort(self.expected, expected)
-
-    def unexpect(self, expected: int) -> None:
-        """Forget it."""
-        if self.tracks:
-            del self.expected[bisect_left(self.expected, expected)]
-
-    def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
-        """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing, at, expected = need - free, 0, self.expected
-        for key in expected:
-            missing -= key & _COUNT
-            at += 1
-            if missing <= 0:
-                break
-        else:
-            return NEVER, -missing
-        shadow = key >> 64
-        shadow = shadow if shadow > now else now
-        beyond = (shadow + 1) << 64
-        while at < len(expected) and expected[at] < beyond:
-            missing -= expected[at] & _COUNT
-            at += 1
-        return shadow, -missing
+        self.expected.add(key)
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
         free = self.idle + (self.room() if direct else 0)
-        return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
+        return Profile(now, free, self.expected.pairs())
 
     def watch(self, now: int, offer: int) -> int | None:
         """When machines of a spot offer are lost next, if that is news."""
@@ -498,62 +414,5 @@ class Machines:
         return len(starts) - 1
 
 
-def _flat(sold: Sold) -> float | None:
-    """The price of an offer, where it never moves."""
-    if sold.market is None:
-        return sold.offer.price
-    prices = sold.market.curve.prices
-    return prices[0] if len(prices) == 1 else None
-
-
 def _rate(offer: Offer) -> float:
     return offer.price if offer.on_demand_price is None else offer.on_demand_price
-
-
-def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
-    """The machines of a scenario's pools for these jobs, with their turns to boot: first the pool's
-    own, then those that it shares. Where a limit is shared, idle machines go when they are due
-    although jobs wait, as Slurm's SuspendTime has it: another pool may need their place.
-    """
-    found = [
-        Machines(pool, scenario.order, scenario.seed + index)
-        for index, pool in enumerate(scenario.pools)
-    ]
-    for machines in found:
-        if machines.pool.shared and scenario.reservations == 1 and scenario.reuse:
-            machines.shared = SharedMachines(jobs, machines.pool)
-        if machines.pool.max_booting is not None:
-            machines.turns = (Turns(machines.pool.max_booting),)
-    for cap in scenario.boot_caps:
-        turns = Turns(cap.machines)
-        for machines in found:
-            if machines.pool.name in cap.pools:
-                machines.turns = (*machines.turns, turns)
-    limited = [machines for machines in found if machines.pool.limited]
-    _share(scenario.limits, limited)
-    for cloud, limits in scenario.cloud_limits.items():
-        _share(limits, [one for one in limited if one.sold[0].offer.cloud == cloud])
-    return found
-
-
-def _share(limits: Limits, members: Sequence[Machines]) -> None:
-    """These pools may reach the limits together, those that stand always among them."""
-
-    def total(market: Market | None = None) -> int:
-        return sum(one.most for one in members if market is None or market in _markets(one))
-
-    dollars = sum(one.most * max(one.rates) for one in members)
-    reached = (
-        (limits.nodes is not None and total() > limits.nodes)
-        or (limits.spot is not None and total(Market.SPOT) > limits.spot)
-        or (limits.on_demand is not None and total(Market.ON_DEMAND) > limits.on_demand)
-        or (limits.dollars_per_hour is not None and dollars > limits.dollars_per_hour)
-    )
-    growing = [one for one in members if one.pool.machines > one.pool.standing]
-    if reached and len(growing) > 1:
-        for one in growing:
-            one.yields = True
-
-
-def _markets(machines: Machines) -> list[Market]:
-    return [sold.offer.market for sold in machines.sold]

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.rules import cheapest, types_of
-from slurm_elastic.model.cluster import Market, Offer, Pool
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
 from slurm_elastic.simulate.billing import Curve
@@ -43,10 +44,11 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
     sold = [
         one for kind in kinds for zone in zones for one in _spot(cloud, pool, facts, kind, zone)
     ]
+    place = (cloud.name, cloud.location)
     fixed = [market for market in pool.markets if market is not Market.SPOT]
     for market in fixed or ([] if sold else [Market.ON_DEMAND]):
         for name, kind in kinds.items():
-            sold += [Sold(offer=_offer(cloud, name, kind, zone, market)) for zone in zones]
+            sold += [Sold(offer=typed_offer(place, name, kind, zone, market)) for zone in zones]
     return tuple(sold)
 
 
@@ -108,24 +110,8 @@ def _spot(
         notice=facts.notice,
         rebalance=facts.rebalance,
     )
-    offer = _offer(cloud, name, kind, zone, Market.SPOT)
+    offer = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
     yield Sold(offer=offer, market=market, stock=" ".join(one.name for one in supplies))
-
-
-def _offer(cloud: CloudSettings, name: str, kind: InstanceType, zone: str, market: Market) -> Offer:
-    price = kind.price if cloud.flat_price is None else cloud.flat_price
-    return Offer(
-        cloud=cloud.name,
-        location=cloud.location,
-        instance_type=name,
-        zone=zone,
-        market=market,
-        price=price,
-        cpus=kind.cpus,
-        memory=kind.memory,
-        gres=kind.gres,
-        on_demand_price=price,
-    )
 
 
 def _repeated(series: Series, span: Span) -> Curve:

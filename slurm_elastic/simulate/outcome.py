@@ -94,9 +94,7 @@ class Outcome:
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
-        for batch, end, count in zip(
-            machines.lease_batch, machines.lease_end, machines.lease_count, strict=True
-        ):
+        for batch, end, count, _ in machines.leases.rows():
             start = machines.batch_start[batch]
             hours = max(-(-(end - start) // 3600), 1)
             first = (start - begin) // 3600
@@ -109,15 +107,9 @@ class Outcome:
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
-        for batch, end, count, reclaimed in zip(
-            machines.lease_batch,
-            machines.lease_end,
-            machines.lease_count,
-            machines.lease_reclaimed,
-            strict=True,
-        ):
+        for batch, end, count, reclaimed in machines.leases.rows():
             start = machines.batch_start[batch] - begin
-            seconds, _ = machines.bill(batch, end, reclaimed=bool(reclaimed))
+            seconds, _ = machines.leases.bill(batch, end, reclaimed=bool(reclaimed))
             steps[start] = steps.get(start, 0) + count
             steps[start + seconds] = steps.get(start + seconds, 0) - count
         return steps
@@ -164,16 +156,16 @@ def _pool_problems(machines: Machines) -> list[str]:
             f" {machines.up} are left"
         )
     starts, leased = machines.batch_start, 0
-    for batch, end, count in zip(
-        machines.lease_batch, machines.lease_end, machines.lease_count, strict=True
-    ):
+    for batch, end, count, _ in machines.leases.rows():
         start = starts[batch]
         if start < end:  # else taken back before its bill began
             leased += count * (end - start)
     if leased != machines.up_area:
         found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
-    if not any(machines.lease_reclaimed) and machines.billed < machines.busy_area:
-        found.append(f"{name}: {machines.billed} s were paid, {machines.busy_area} s were used")
+    if not any(machines.leases.reclaimed) and machines.leases.billed < machines.busy_area:
+        found.append(
+            f"{name}: {machines.leases.billed} s were paid, {machines.busy_area} s were used"
+        )
     return found
 
 
@@ -218,9 +210,9 @@ def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
         peak=machines.peak,
         hours=machines.up_area / 3600,
         busy_hours=machines.busy_area / 3600,
-        billed_hours=machines.billed / 3600,
-        on_demand=machines.dollars["on-demand"],
-        spot=machines.dollars["spot"],
+        billed_hours=machines.leases.billed / 3600,
+        on_demand=machines.leases.dollars["on-demand"],
+        spot=machines.leases.dollars["spot"],
     )
 
 

@@ -224,10 +224,10 @@ class Queue:
             need = needs[job]
             if need > machines.pool.machines:
                 continue
-            if not machines.tracks:
-                machines.track(self.runs.expected(pool))
+            if not machines.expected.tracks:
+                machines.expected.track((*self.runs.expected(pool), *machines.coming.values()))
             free = machines.idle + (machines.room() if self.direct else 0)
-            shadow, extra = machines.shadow(need, free, now)
+            shadow, extra = machines.expected.shadow(need, free, now)
             seat = None
             if machines.shared is not None and need == 1:
                 seat = machines.shared.seat(job, now, shadow)
@@ -241,8 +241,8 @@ class Queue:
     def _schedule_deep(self, now: int) -> None:
         """The same with several reservations; each look makes all of them anew."""
         for pool, machines in enumerate(self.pools):
-            if not machines.tracks:
-                machines.track(self.runs.expected(pool))
+            if not machines.expected.tracks:
+                machines.expected.track((*self.runs.expected(pool), *machines.coming.values()))
         profiles = [machines.profile(now, direct=self.direct) for machines in self.pools]
         queue = self.waiting
         waiting: list[int] = []

@@ -24,7 +24,7 @@ POINTS = 2000
 def machines(pool: Machines) -> Steps:
     """Machines that were paid for, or stood there."""
     changes = []
-    for batch, end, count in zip(pool.lease_batch, pool.lease_end, pool.lease_count, strict=True):
+    for batch, end, count, _ in pool.leases.rows():
         start = pool.batch_start[batch]
         if start <= end:
             changes += [(start, float(count)), (end, float(-count))]
@@ -44,10 +44,8 @@ def cost(outcome: Outcome) -> Steps:
     """Dollars until then; what a lease costs is spread over its time."""
     rates = []
     for pool in outcome.pools:
-        for batch, end, count, reclaimed in zip(
-            pool.lease_batch, pool.lease_end, pool.lease_count, pool.lease_reclaimed, strict=True
-        ):
-            dollars = count * pool.bill(batch, end, reclaimed=bool(reclaimed))[1]
+        for batch, end, count, reclaimed in pool.leases.rows():
+            dollars = count * pool.leases.bill(batch, end, reclaimed=bool(reclaimed))[1]
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
     found: Steps = []

@@ -128,11 +128,11 @@ class _Book:
         machines, first = self._machines, len(self._payer)
         for count in machines.batch_live[first:]:
             self._book(count, shares, machines.rate(len(self._payer)))
-        for lease in range(self._seen, len(machines.lease_end)):
-            batch = machines.lease_batch[lease]
+        for lease in range(self._seen, len(machines.leases.end)):
+            batch = machines.leases.batch[lease]
             if batch >= first:
-                self._unborn[batch] += machines.lease_count[lease]
-        self._seen = len(machines.lease_end)
+                self._unborn[batch] += machines.leases.count[lease]
+        self._seen = len(machines.leases.end)
 
     def charged(self, now: int) -> dict[str, float]:
         """Dollars by scope until ``now``: of leases that were over by then and of what was up."""
@@ -157,9 +157,9 @@ class _Book:
 
     def _close(self, now: int) -> None:
         """Read the leases that have ended by ``now``; they are in the order of their ends."""
-        machines, ends = self._machines, self._machines.lease_end
+        machines, ends = self._machines, self._machines.leases.end
         while self._read < len(ends) and ends[self._read] <= now:
-            batch, count = machines.lease_batch[self._read], machines.lease_count[self._read]
+            batch, count = machines.leases.batch[self._read], machines.leases.count[self._read]
             end, start = ends[self._read], machines.batch_start[batch]
             if batch in self._unborn:
                 self._unborn[batch] -= count

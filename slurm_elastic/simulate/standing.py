@@ -9,8 +9,8 @@ from array import array
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate import easy
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import machines_of
 from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import machines_needed

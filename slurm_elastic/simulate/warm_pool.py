@@ -28,7 +28,7 @@ class Site(Protocol):
         """Machines boot for whoever comes first."""
         ...
 
-    def unpark(self, pool: int, now: int) -> None:
+    def look_again(self, pool: int, now: int) -> None:
         """Machines that were due and stayed may go when it is due again."""
         ...
 
@@ -62,9 +62,9 @@ class Warm:
                 site.queue.paid_by_nobody()
             elif machines.idle + machines.booting < least and not site.grower.free_of_bounds:
                 site.look_later(now)
-            may_go = machines.parked and (machines.yields or not site.queue.waiting)
+            may_go = machines.postponed and (machines.yields or not site.queue.waiting)
             if may_go and spare(machines.idle, least):
-                site.unpark(pool, now)
+                site.look_again(pool, now)
 
     def _goes_on(self, now: int) -> bool:
         """Whether there are jobs, or will be."""

@@ -34,7 +34,7 @@ FOR_EVER = 1e6
 """Seconds; as the test's clock is not the emulators', the bench says when it is over."""
 TIMINGS = Timings(
     suspend_time=20, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
-    capacity_cooldown=30, quota_cooldown=60, cooldown_max=60, transient_deadline=20,
+    capacity_cooldown=30, quota_cooldown=60, cooldown_max=60,
 )  # fmt: skip
 
 

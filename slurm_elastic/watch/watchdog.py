@@ -23,7 +23,7 @@ from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
-from slurm_elastic.policies.repair.sound import sound
+from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.policies.repair.unneeded import Bound, Standing, overdue
 from slurm_elastic.state.heartbeat import MARK
 

@@ -15,6 +15,7 @@ from slurm_elastic.model.cluster import OFF, Instance, LaunchSpec, Location, Mar
 from slurm_elastic.model.memory import PART, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ledger.enduring import Enduring
 from tests.chaos.fakes import is_up, runs
@@ -100,7 +101,7 @@ class Books:
     @property
     def _misses(self) -> int:
         """Lists in a row after which a machine that they lack has ended."""
-        return self._stage.config.timings.misses
+        return Thresholds().misses
 
     # the ledger, read beside the services
 

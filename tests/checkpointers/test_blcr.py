@@ -371,10 +371,11 @@ def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: Blc
             sshd.start()
 
 
-def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed) -> None:
+def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlcrSettings, "connections", 1)
     known = sshd.known_hosts.read_text()
     sshd.known_hosts.write_text(known + known.replace("127.0.0.1", "localhost"))
-    shells = Shells(replace(bed.settings, connections=1))
+    shells = Shells(bed.settings)
     try:
         for host in (HOST, "localhost", HOST):
             shells.run(host, ("true",), deadline=time.time() + patience(PATIENCE))
@@ -404,11 +405,14 @@ def test_a_wrong_key_is_an_error(sshd: Sshd, bed: BlcrBed) -> None:
         shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
 
 
-def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(bed: BlcrBed) -> None:
+def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(
+    bed: BlcrBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import socket
 
+    monkeypatch.setattr(BlcrSettings, "timeout", 1.0)
     with socket.create_server((HOST, 0)) as silent:
-        settings = replace(bed.settings, port=silent.getsockname()[1], timeout=1.0)
+        settings = replace(bed.settings, port=silent.getsockname()[1])
         shells = Shells(settings)
         with awake() as took:
             with contextlib.closing(shells), pytest.raises(CheckpointError):

@@ -73,7 +73,7 @@ def test_what_saves_and_moves_come_to_is_counted_and_outlives_the_service(
     world.restart_ckptman()
     counts = world.state.counters()
     assert counts['checkpoint_seconds_bucket{le="2",method="fake"}'] == 1
-    assert counts['rescue_seconds_bucket{cause="reclaim",le="+Inf"}'] == 2
+    assert counts['migration_seconds_bucket{cause="reclaim",le="+Inf"}'] == 2
     assert counts['lost_node_seconds_total{cause="reclaim"}'] == pytest.approx(again)
 
 
@@ -842,7 +842,7 @@ def test_the_machine_goes_before_its_deadline_while_a_job_waits_for_it(world: Ck
     assert world.job(7).restarts == 1
 
 
-def test_a_broken_ledger_stops_no_rescue(world: CkptWorld) -> None:
+def test_a_broken_ledger_stops_no_migration(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.interrupt(node)
     for one in world.pollers:

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman.migration import PATIENCE
 from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
 AWAY = SlurmError(("scontrol",), 1, "Unable to contact slurm controller")
 DENIED = SlurmError(("scontrol", "update"), 1, "Invalid node state specified")
-PATIENCE = 600.0
 BOUND = 45.0
 """Seconds within which a node that Slurm releases again has to be released."""
 
 
 @pytest.fixture
 def world() -> Iterator[CkptWorld]:
-    made = CkptWorld(patience=PATIENCE)
+    made = CkptWorld()
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ckpt_cases import rescue_of
+from ckpt_cases import migration_of
 from ledger_cases import T0, offer
 from msgspec.structs import replace
 from rich.console import Console
@@ -112,7 +112,7 @@ def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_pat
     buy(ledger, "h7", general_pool(), offer(), T0 + 4000, pub7="i-71")
     ledger.ended("aws", ["i-71"], "suspended by Slurm", T0 + 4200)
     buy(ledger, "h8", general_pool(), offer(), T0 + 4300, pub7="i-72")
-    move = rescue_of(61, uid=1)
+    move = migration_of(61, uid=1)
     run = replace(move.run, nodes=("pub7",), started=T0 + 4100)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.put(replace(move, run=run, changed=T0 + 4350))

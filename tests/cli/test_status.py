@@ -1,3 +1,5 @@
+"""What ``status`` prints beyond the screens of tests/screens, and how its command behaves."""
+
 from __future__ import annotations
 
 import io
@@ -23,7 +25,7 @@ from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.model.cluster import Limits, Location
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Health, Ledger, Machine
@@ -105,16 +107,6 @@ def test_a_stopped_machine_is_no_running_one_and_is_paid_for(
                          (2, "No machine runs; 2 stopped machines are paid for.")):  # fmt: skip
         view = status_view(made, replace(found, machines=(), stopped=kept[:number]))
         assert told in " ".join(text_of(view, 120).split())
-
-
-def test_the_caps_of_the_cluster_are_told(ledger: Ledger, tmp_path: Path) -> None:
-    capped = replace(config(tmp_path), limits=Limits(nodes=9, dollars_per_hour=5.0))
-    view = status_view(capped, status.gather(capped, busy_slurm(), NOW))
-    for width in (50, 80, 160):
-        text = " ".join(text_of(view, width).split())
-        assert (
-            "Machines: 7 of at most 9; $0.2600/h now, at worst $0.62/h of at most $5.00/h" in text
-        )
 
 
 def crowded(directory: Path) -> StatusView:
@@ -266,24 +258,6 @@ def test_a_dead_process_is_noticed_before_its_heartbeat_is_old(
     assert "no such process on this host" in text
 
 
-def test_pending_requests_are_counted(ledger: Ledger, tmp_path: Path) -> None:
-    (tmp_path / "requests").mkdir()
-    (tmp_path / "requests" / "1-1-resume.json").write_text("{}")
-    assert "1 request waits in the spool" in text_of(seen(tmp_path), 80)
-
-
-def test_slurm_that_does_not_answer_is_said_and_the_rest_shown(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    slurm = busy_slurm()
-    slurm.broken = SlurmError(("sinfo",), None, "slurmctld is away")
-    text = text_of(seen(tmp_path, slurm), 80)
-    assert "Slurm does not answer: sinfo: timed out: slurmctld is away" in text
-    assert "i-0aaaaaaaaaaaaaaa1" in text
-    assert "pub[7-8]" in text
-    assert "orphan" not in text
-
-
 def test_a_slurm_without_any_node_makes_no_machine_an_orphan(
     ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -299,13 +273,6 @@ def test_a_missing_ledger_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     assert "burst" in text or "aws" in text
     assert "Not responding" in text, "Slurm's part"
     assert not (tmp_path / "ledger.db").exists()
-
-
-def test_a_broken_ledger_is_said(tmp_path: Path) -> None:
-    (tmp_path / "ledger.db").write_text("this is no database" * 100)
-    text = text_of(seen(tmp_path), 80)
-    assert "The ledger cannot be read:" in text
-    assert "not a database" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -47,8 +47,7 @@ def timings(draw: st.DrawFn) -> Timings:
         suspend_time=draw(SECONDS),
         resume_timeout=draw(SECONDS),
         cooldown_max=draw(SECONDS) + 1800,
-        transient_deadline=60.0,
-        misses=draw(st.integers(1, 9)),
+        boot_failures=draw(st.integers(1, 9)),
     )
 
 
@@ -140,7 +139,6 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
             auth=draw(st.none() | st.just("/root/one_auth")),
             pending_limit=draw(st.floats(0.1, 0.9)),
             listing_lag=draw(st.floats(0.1, 0.9)),
-            threads=draw(st.integers(1, 10)),
             **shared,
         )
     if kind is OpenStackCloud:
@@ -153,7 +151,6 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
             networks=draw(st.sampled_from([(), ("none",), ("lan", "ib")])),
             schedule_wait=draw(st.floats(0.1, 0.9)),
             listing_lag=draw(st.floats(0.1, 0.9)),
-            threads=draw(st.integers(1, 20)),
             **shared,
         )
     if kind is DockerCloud:
@@ -165,7 +162,6 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
             types=draw(docker_types()),
             mounts=draw(st.sampled_from([(), ("/home:/home", "/k:/etc/k:ro")])),
             capabilities=draw(st.sampled_from([(), ("SYS_PTRACE",)])),
-            threads=draw(st.integers(1, 20)),
             **shared,
         )
     location = draw(st.sampled_from(Location))

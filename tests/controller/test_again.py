@@ -12,6 +12,7 @@ from slurm_elastic.controller.launch import end_far
 from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.policies.repair.cloud_view import Thresholds
 from tests.controller.world import World
 
 STEP_BACK = 7200.0
@@ -296,7 +297,7 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     world._live = lambda *_: None  # type: ignore[method-assign]  # SlurmdTimeout is long
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
     timings = world.config.timings
-    world.advance((timings.misses + 1) * timings.reconcile)
+    world.advance((Thresholds().misses + 1) * timings.reconcile)
     assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
     assert world.ledger.machines() == ()
 

@@ -215,8 +215,8 @@ def test_a_pool_rests_for_a_while_after_its_machine_and_the_next_at_once_counts_
     record_boot_failures(world.site, [first], "boots", [7])
     ((key, seconds),) = cool_downs(world).items()
     assert seconds == world.config.timings.capacity_cooldown == 180.0
-    assert last(world, "pool:burst", "rests") == (
-        f"pool burst rests for {seconds:.0f} s: the machine of pub1 did not register"
+    assert last(world, "pool:burst", "cooled-down") == (
+        f"pool burst cools down for {seconds:.0f} s: the machine of pub1 did not register"
     )
     world.now += 60.0
     record_boot_failures(world.site, [booting(world, "i-2", "pub2", age=100.0)], "boots", [])
@@ -232,7 +232,9 @@ def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> No
     )
     told = last(world, "job:7", "boot-failed")
     assert told == "Slurm took it out of service: low memory; 1 in a row in pool burst"
-    assert last(world, "job:7", "rests").endswith("Slurm took pub1 out of service: low memory")
+    assert last(world, "job:7", "cooled-down").endswith(
+        "Slurm took pub1 out of service: low memory"
+    )
     (breaker,) = world.ledger.breakers()
     assert "were taken out of service by Slurm: low memory" in breaker.cause
 
@@ -305,11 +307,11 @@ def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: b
     pool = world.site.pools["burst"]
     for row in (
         Exclusion(kind="breaker", scope="burst", until=world.now + left, count=3, cause="x"),
-        Exclusion(kind=COOL_DOWN, scope=boots.rest_key(pool), until=world.now + left, cause="x"),
+        Exclusion(kind=COOL_DOWN, scope=boots.pool_key(pool), until=world.now + left, cause="x"),
     ):
         world.ledger.exclude(row)
-        assert boots._rests(world.site, pool) is rests
-        assert boots._rests(world.site, world.site.pools["rack"]) is False
+        assert boots._is_cooling(world.site, pool) is rests
+        assert boots._is_cooling(world.site, world.site.pools["rack"]) is False
         world.ledger.readmit(row.kind, row.scope)
 
 

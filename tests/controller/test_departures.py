@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ckpt_cases import rescue_of
+from ckpt_cases import migration_of
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
@@ -428,5 +428,5 @@ def test_of_nodes_that_may_start_again_only_machines_from_before_leave(
 def test_a_run_that_ckptman_leaves_where_it_is_cannot_be_saved(
     fields: dict[str, Any], hopeless: bool
 ) -> None:
-    move = replace(rescue_of(1, 1000), **({"at": None, "again": 0.0} | fields))
+    move = replace(migration_of(1, 1000), **({"at": None, "again": 0.0} | fields))
     assert is_hopeless(move) is hopeless

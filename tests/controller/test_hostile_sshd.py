@@ -147,9 +147,7 @@ def test_a_node_that_talks_for_ever_ends_a_command(talk: Talk, tmp_path: Path) -
         known, key = tmp_path / "known", tmp_path / "key"
         known.write_text(f"[127.0.0.1]:{server.port} {KEY.get_name()} {KEY.get_base64()}\n")
         paramiko.ECDSAKey.generate().write_private_key_file(str(key))
-        settings = BlcrSettings(
-            user="root", key=str(key), known_hosts=str(known), port=server.port, timeout=4.0
-        )
+        settings = BlcrSettings(key=str(key), known_hosts=str(known), port=server.port)
         shells = Shells(settings)
         with pytest.raises(CheckpointError, match=r"127\.0\.0\.1: SSH"):
             shells.run("127.0.0.1", ["true"], deadline=time.time() + 5)

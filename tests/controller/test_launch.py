@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.launch import (
+    RETRIED,
     Outcome,
     cool_down_for,
     forgive,
@@ -70,7 +70,7 @@ def test_after_the_deadline_the_launch_stays_open(world: World) -> None:
     began = world.now
     result = launch(world.site, spec_for(world, "pub1"), "r1")
     assert result.outcome is Outcome.IN_DOUBT
-    assert 30 < world.now - began <= world.config.timings.transient_deadline
+    assert 30 < world.now - began <= RETRIED
     assert len(world.ledger.open_launches()) == 1
 
 
@@ -254,8 +254,7 @@ def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_dead
     world: World, monkeypatch: pytest.MonkeyPatch, deadline: float, calls: int
 ) -> None:
     """Each is anything from its half up to its whole: of these the longest are taken here."""
-    timings = replace(world.config.timings, transient_deadline=deadline)
-    site = dataclasses.replace(world.site, config=replace(world.config, timings=timings))
+    monkeypatch.setattr("slurm_elastic.controller.launch.RETRIED", deadline)
     drawn: list[tuple[float, float]] = []
 
     def longest(least: float, most: float) -> float:
@@ -264,7 +263,7 @@ def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_dead
 
     monkeypatch.setattr("slurm_elastic.controller.launch.random.uniform", longest)
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
-    assert launch(site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
+    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
     pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][: calls - 1]
     assert drawn == [(pause / 2, pause) for pause in pauses]
     assert launches(world) == calls

@@ -310,7 +310,7 @@ def test_a_machine_that_did_not_boot(world: World, said: Callable[[str], list[st
     record_boot_failures(world.site, [row(world)], "boots", [7])
     assert said("boot failed pool=burst nodes=pub1") == ["WARNING"]
     kinds = [d.kind for d in world.ledger.decisions("job:7")]
-    assert kinds == ["boot-failed", "rests"]
+    assert kinds == ["boot-failed", "cooled-down"]
 
 
 def test_a_pool_that_is_opened_again(world: World, said: Callable[[str], list[str]]) -> None:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.strays import Strays
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import PUB, World, make_config
@@ -502,6 +502,6 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
         world.ledger.adopt(one, "burst", world.now)
         world.ledger.stopping(cloud, [one.id], "idle", world.now)
         world.ledger.has_stopped(cloud, {one.id: 0.01}, world.now)
-    LeakedInstances(world.site, []).report(world.ledger.state())
+    Strays(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health() if h.name == "paid machines"]
     assert (health.error or "").startswith("1 serve nobody: i-gone: ")

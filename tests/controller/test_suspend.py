@@ -125,7 +125,7 @@ def test_a_node_that_never_came_up_loses_its_machine(world: World) -> None:
     world.program("resume-fail", ["pub1"], {}, received=world.now)
     world.advance(40)
     assert world.alive() == []
-    assert world.slurm.node("pub1").reason.startswith("slurm-elastic:hold:pool burst rests")
+    assert world.slurm.node("pub1").reason.startswith("slurm-elastic:hold:pool burst cools down")
     world.advance(200)
     assert world.slurm.node("pub1").states == {"IDLE", "CLOUD", "POWERED_DOWN"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ckpt_cases import rescue_of
+from ckpt_cases import migration_of
 from msgspec.structs import replace
 from patience import eventually, patience
 
@@ -41,7 +41,7 @@ from slurm_elastic.controller.telling import (
 from slurm_elastic.model.cluster import BREAKER, Exclusion, Limits, Usage
 from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.growth.capacity import Spent
-from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import FILE, CheckpointState
 from slurm_elastic.state.ckptstate.facts import Step
 from tests.controller.world import Inline, World
@@ -257,7 +257,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     world.ledger.report_health(Health(name="onp", checked=now, error="onp: expired", code="auth"))
     world.ledger.report_health(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
     state = CheckpointState(world.dir / FILE)
-    state.put(replace(rescue_of(42, 1000), step=Step.BACK, changed=now))
+    state.put(replace(migration_of(42, 1000), step=Step.BACK, changed=now))
     state.close()
     site = world.site
     config = replace(
@@ -319,7 +319,7 @@ def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
 @pytest.mark.parametrize(("age", "told"), [(86400.0, 1), (86401.0, 0)])
 def test_what_was_lost_is_told_for_a_day(world: World, age: float, told: int) -> None:
     state = CheckpointState(world.dir / FILE)
-    state.put(replace(rescue_of(42, 1000), step=Step.BACK, image=None, changed=world.now - age))
+    state.put(replace(migration_of(42, 1000), step=Step.BACK, image=None, changed=world.now - age))
     state.close()
     found = [one for one in all_occasions(world.site) if one.event is Event.LOST]
     assert len(found) == told
@@ -376,7 +376,7 @@ def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -
     assert list(of_health(fine)) == []
     other = Health(name="pub", checked=now, error="away", code="unreadable")
     assert list(of_health([other])) == []
-    move = rescue_of(42, 1000)
+    move = migration_of(42, 1000)
     lost = replace(move, step=Step.BACK, image=None)
     assert [o.key for o in of_moves([lost])] == [f"lost/42/{move.run.attempt}"]
     assert list(of_moves([replace(lost, step=Step.WAITING)])) == []

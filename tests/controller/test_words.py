@@ -10,7 +10,7 @@ from ledger_cases import instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.controller import leaked_instances, provision
+from slurm_elastic.controller import provision, strays
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
 from slurm_elastic.controller.ending import terminate
@@ -263,10 +263,10 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
 @pytest.mark.parametrize(("count", "more"), [(5, ""), (7, "; and 2 more")])
 def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, more: str) -> None:
     found = {("pub", f"i-{n}"): "why" for n in range(count)}
-    health = leaked_instances._health_of(found, T0)
+    health = strays._health_of(found, T0)
     told = "; ".join(f"i-{n}: why" for n in range(5))
     assert health.error == f"{count} serve nobody: {told}{more}"
-    assert leaked_instances._health_of({}, T0).error is None
+    assert strays._health_of({}, T0).error is None
 
 
 # what a round reads

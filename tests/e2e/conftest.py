@@ -24,7 +24,7 @@ half a minute loses no node, no job and no answer by itself. The sandbox's own a
 watch.
 """
 CALM_RESUME = 180.0
-"""Likewise ``resume_timeout``; ``transient_deadline`` is half of it."""
+"""Likewise ``resume_timeout``."""
 SOON = 5.0
 """``suspend_timeout``: an emulated machine is gone at once."""
 CLIENT = os.environ.get("SLURM_ELASTIC_TEST_CLIENT")
@@ -72,7 +72,6 @@ def calm(overrides: Mapping[str, Any]) -> dict[str, Any]:
     )
     if CLIENT:
         elastic["slurm"] = {"client": CLIENT, **elastic.get("slurm", {})}
-    elastic["timings"] = {"transient_deadline": resume / 2, **elastic.get("timings", {})}
     return {"suspend_timeout": SOON, **overrides, "resume_timeout": resume} | {
         "slurm_conf": (*overrides.get("slurm_conf", ()), *lines),
         "elastic": elastic,

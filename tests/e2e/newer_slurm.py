@@ -28,14 +28,14 @@ PYSLURM = f"/opt/pyslurm-{RELEASE}"
 QUICKSTART = """
 import sys
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.quickstart_rescue import RescueAct
+from slurm_elastic.cli.quickstart_migration import MigrationAct
 from slurm_elastic.sandbox import spec
 plain, client = spec.default_elastic, sys.argv.pop(1)
 def chosen(wanted):
     made = plain(wanted)
     return made | {"slurm": made["slurm"] | {"client": client}}
 spec.default_elastic = chosen
-RescueAct.tell = lambda act: []
+MigrationAct.tell = lambda act: []
 sys.exit(main())
 """
 """Its ten jobs with that client. Its second act is a race with a job of 16 s, which a busy machine

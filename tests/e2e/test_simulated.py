@@ -112,7 +112,7 @@ def bought(pool: Machines) -> list[str]:
 
 
 def launched(pool: Machines, batch: int) -> int:
-    rows = zip(pool.lease_batch, pool.lease_count, strict=True)
+    rows = zip(pool.leases.batch, pool.leases.count, strict=True)
     return sum(count for of, count in rows if of == batch)
 
 

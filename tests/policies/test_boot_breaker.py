@@ -29,10 +29,10 @@ from slurm_elastic.policies.launch.exclusions import (
     keys_of,
     no_spot,
     paused,
-    rest_key,
+    pool_key,
     sickly,
     strikes_of,
-    to_rest,
+    to_cool_down,
     touches,
 )
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving
@@ -123,12 +123,14 @@ def test_what_rests_after_a_machine_that_did_not_register() -> None:
     failed = [Boot(offer="a", launched=T0), Boot(offer="b", launched=T0 + 5)]
     before = Boot(offer="a", launched=T0 - 99, registered=T0 - 1)
     booting = Boot(offer="a", launched=T0 + 1)
-    assert to_rest(failed, [*failed, before, booting], "pool") == ("pool",), "nothing proves it"
+    assert to_cool_down(failed, [*failed, before, booting], "pool") == ("pool",), (
+        "nothing proves it"
+    )
     proof = Boot(offer="a", launched=T0 - 9, registered=T0 + 1)
-    assert to_rest(failed, [*failed, proof], "pool") == ("b",), "the pool works, and offer a"
+    assert to_cool_down(failed, [*failed, proof], "pool") == ("b",), "the pool works, and offer a"
     other = Boot(offer="c", launched=T0, registered=T0 + 9)
-    assert to_rest([failed[0]] * 2, [other], "pool") == ("a",)
-    assert to_rest([failed[0]], [proof, other], "pool") == ()
+    assert to_cool_down([failed[0]] * 2, [other], "pool") == ("a",)
+    assert to_cool_down([failed[0]], [proof, other], "pool") == ()
 
 
 def test_a_rest_is_of_its_pool_only() -> None:
@@ -137,7 +139,7 @@ def test_a_rest_is_of_its_pool_only() -> None:
         cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a",
         market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
     )  # fmt: skip
-    key = rest_key(request.pool)
+    key = pool_key(request.pool)
     rest = Exclusion(
         kind=COOL_DOWN,
         scope=key,
@@ -253,7 +255,9 @@ def test_an_open_breaker_keeps_its_cause_and_one_that_counts_has_the_latest() ->
 
 def test_a_machine_that_registered_at_the_very_launch_proves_the_pool() -> None:
     failed = Boot(offer="a", launched=T0)
-    assert to_rest([failed], [Boot(offer="b", launched=T0 - 9, registered=T0)], "pool") == ("a",)
+    assert to_cool_down([failed], [Boot(offer="b", launched=T0 - 9, registered=T0)], "pool") == (
+        "a",
+    )
 
 
 def test_a_breaker_says_whether_slurm_took_its_machines_out() -> None:

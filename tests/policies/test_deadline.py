@@ -18,7 +18,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     pay,
     uniform,
 )
-from slurm_elastic.policies.checkpoint.spells import Past, Spells
+from slurm_elastic.policies.checkpoint.market_spells import Past, Spells
 from slurm_elastic.simulate.deadline import Finish, race, seen
 
 AT_EASE = Race(

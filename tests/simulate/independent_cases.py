@@ -189,17 +189,17 @@ def engine_found(found: Outcome) -> Found:
     leases: Counter[tuple[int, int | None, int, int, bool]] = Counter()
     for number, machines in enumerate(found.pools):
         rows = zip(
-            machines.lease_batch,
-            machines.lease_end,
-            machines.lease_count,
-            machines.lease_reclaimed,
+            machines.leases.batch,
+            machines.leases.end,
+            machines.leases.count,
+            machines.leases.reclaimed,
             strict=True,
         )
         for batch, end, count, taken in rows:
             standing = batch == 0 and machines.pool.standing
             offer = None if standing else machines.batch_offer[batch]
             leases[number, offer, machines.batch_start[batch], end, bool(taken)] += count
-    dollars = [sum(machines.dollars.values()) for machines in found.pools]
+    dollars = [sum(machines.leases.dollars.values()) for machines in found.pools]
     return Found(list(found.starts), list(found.ends), leases, dollars, found.figures.interruptions)
 
 

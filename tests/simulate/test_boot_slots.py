@@ -47,7 +47,7 @@ def boots(engine: Engine) -> list[list[tuple[int, int, int]]]:
     found = []
     for machines in engine.pools:
         batches: dict[int, int] = {}
-        rows = zip(machines.lease_batch, machines.lease_count, strict=True)
+        rows = zip(machines.leases.batch, machines.leases.count, strict=True)
         for batch, count in rows:
             batches[batch] = batches.get(batch, 0) + count
         starts = [(machines.batch_start[batch], count) for batch, count in batches.items()]
@@ -65,7 +65,7 @@ def test_a_large_jobs_machines_boot_in_waves_and_it_starts_after_the_last() -> N
     engine = ran(jobs((0, 100, 5)), replace(POOL, max_booting=2))
     assert sorted(boots(engine)[0]) == [(0, 10, 2), (10, 20, 2), (20, 30, 1)]
     assert list(engine.runs.first) == [30]
-    assert engine.pools[0].dollars["on-demand"] == (2 * 180 + 2 * 170 + 160) / 3600
+    assert engine.pools[0].leases.dollars["on-demand"] == (2 * 180 + 2 * 170 + 160) / 3600
 
 
 def test_whoever_asks_first_boots_first_also_in_another_pool_of_the_cloud() -> None:

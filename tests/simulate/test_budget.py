@@ -141,7 +141,7 @@ def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dic
     policies = SitePolicies(budget=Budget(per_day=PLENTY, per_month=PLENTY))
     config = replace(plain, clouds=(cloud,), pools=plain.pools[1:], policies=policies)
     (pool,) = engine.pools
-    rows = zip(pool.lease_batch, pool.lease_end, pool.lease_count, strict=True)
+    rows = zip(pool.leases.batch, pool.leases.end, pool.leases.count, strict=True)
     machines = [(pool.batch_start[batch], end) for batch, end, n in rows for _ in range(n)]
     found, up, over = {}, set(), set()
     ledger = Ledger(place / "ledger.db")

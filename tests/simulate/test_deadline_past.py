@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose
-from slurm_elastic.policies.checkpoint.spells import NOTHING
+from slurm_elastic.policies.checkpoint.market_spells import NOTHING
 from slurm_elastic.simulate.deadline import seen, tried
 
 GAP = 60

@@ -77,7 +77,7 @@ def test_of_machines_that_boot_together_only_as_many_are_lost_as_there_is_no_roo
     found = simulate(jobs((0, 100, 2)), Scenario(pools=(pool,)))
     (machines,) = found.pools
     assert machines.reclaimed == 1
-    assert machines.lease_count[0] == 1
+    assert machines.leases.count[0] == 1
 
 
 def test_of_a_jobs_machines_only_as_many_are_lost_as_there_is_no_room_for() -> None:
@@ -87,7 +87,7 @@ def test_of_a_jobs_machines_only_as_many_are_lost_as_there_is_no_room_for() -> N
     history = jobs((0, 50, 1), (0, 60, 1), (0, 70, 1), (100, 500, 3))
     (machines,) = simulate(history, Scenario(pools=(pool,), growth=OnDemand())).pools
     assert list(machines.batch_live[:1]) == [0]
-    assert machines.lease_count[0] == 1
+    assert machines.leases.count[0] == 1
     assert machines.reclaimed == 1
 
 
@@ -103,7 +103,7 @@ def test_machines_of_two_offers_are_lost_in_the_same_second() -> None:
     )
     pool = replace(CLOUD, offers=(*zones, on_demand), boot=BootTimes(((1, 10),)))
     (machines,) = simulate(jobs((0, 5000, 1), (0, 5000, 1)), Scenario(pools=(pool,))).pools
-    lost = zip(machines.lease_end, machines.lease_reclaimed, strict=True)
+    lost = zip(machines.leases.end, machines.leases.reclaimed, strict=True)
     assert [end for end, reclaimed in lost if reclaimed] == [300, 300]
 
 
@@ -138,7 +138,7 @@ def test_standing_machines_are_paid_until_the_last_job_has_ended() -> None:
     spot = SpotMarket(Curve.flat(0.1), available=((0, 1), (250, 0)))
     other = replace(CLOUD, machines=1, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(4000))
     found = simulate(jobs((0, 200, 1), (4, 174, 1)), Scenario(pools=(standing, other)))
-    assert list(found.pools[0].lease_end) == [250]
+    assert list(found.pools[0].leases.end) == [250]
 
 
 def test_the_queue_is_not_looked_at_because_an_idle_machine_may_go() -> None:
@@ -223,7 +223,7 @@ def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
     pool = replace(CLOUD, machines=3, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(600))
     history = jobs((0, 100, 2), (1, 109, 1), (200, 1000, 1))
     found = simulate(history, Scenario(pools=(pool,), order=Order.MAX_IDLE))
-    assert sorted(found.pools[0].lease_end) == [150, 720, 1800]
+    assert sorted(found.pools[0].leases.end) == [150, 720, 1800]
 
 
 def test_a_machine_that_goes_while_jobs_wait_is_not_counted_on_any_more() -> None:
@@ -254,7 +254,7 @@ def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
     second = replace(first, name="b", boot=BootTimes(((1, 10),)))
     history = jobs((0, 20, 1), (0, 20, 1), (100, 50, 1))
     found = simulate(history, Scenario(pools=(first, second), growth=OnDemand()))
-    assert [list(machines.lease_end) for machines in found.pools] == [[750], [650]]
+    assert [list(machines.leases.end) for machines in found.pools] == [[750], [650]]
 
 
 def test_idle_time_counts_from_the_first_second_on_too() -> None:
@@ -262,7 +262,7 @@ def test_idle_time_counts_from_the_first_second_on_too() -> None:
     pool = replace(CLOUD, machines=1, boot=BootTimes(((1, 0),)), release=Idle(64))
     history = jobs((0, 100, 2), (0, 0, 1), (1, 50, 2))
     found = simulate(history, Scenario(pools=(RACK, pool)))
-    assert list(found.pools[1].lease_end) == [100]
+    assert list(found.pools[1].leases.end) == [100]
 
 
 def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> None:
@@ -279,7 +279,7 @@ def test_machines_that_were_due_go_when_the_last_waiting_job_gets_its_own() -> N
     cool = CoolDownTimes(capacity=50, longest=50)
     found = simulate(jobs((0, 100, 1), (1, 500, 2)), Scenario(pools=pools, cool_downs=cool))
     begun = found.starts[1] - 10
-    assert list(found.pools[0].lease_end) == [begun]
+    assert list(found.pools[0].leases.end) == [begun]
 
 
 def test_a_growth_policy_looks_again_when_machines_are_ready_at_its_very_look() -> None:

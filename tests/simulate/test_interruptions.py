@@ -97,7 +97,7 @@ def test_a_saved_job_moves_at_once_and_its_machine_ends_with_it() -> None:
     engine = Engine(Jobs([Job(1, 0, 2000, 2000, 2)]), site)
     outcome = engine.run()
     (pool,) = engine.pools
-    first = min(pool.lease_end)
+    first = min(pool.leases.end)
     assert 885 <= first <= 890, "and not at 1000"
     assert outcome.figures.interruptions == outcome.figures.checkpoints == 1
     assert outcome.figures.lost_hours == 0
@@ -145,7 +145,7 @@ def daemons(engine: Engine, now: int) -> dict[str, float]:
     machines: list[Machine] = []
     taken: Counter[str] = Counter()
     rows = zip(
-        pool.lease_batch, pool.lease_end, pool.lease_count, pool.lease_reclaimed, strict=True
+        pool.leases.batch, pool.leases.end, pool.leases.count, pool.leases.reclaimed, strict=True
     )
     for batch, end, count, reclaimed in rows:
         market = Market.SPOT if pool.batch_spot[batch] else Market.ON_DEMAND

@@ -44,7 +44,9 @@ def peak(pools: list[Machines], *, spot: bool | None = None) -> int:
     """Most machines that were paid for at a time."""
     steps: dict[int, int] = {}
     for one in pools:
-        for batch, end, count in zip(one.lease_batch, one.lease_end, one.lease_count, strict=True):
+        for batch, end, count in zip(
+            one.leases.batch, one.leases.end, one.leases.count, strict=True
+        ):
             start = one.batch_start[batch]
             if start < end and spot in (None, bool(one.batch_spot[batch])):
                 steps[start] = steps.get(start, 0) + count

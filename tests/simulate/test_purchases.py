@@ -53,7 +53,7 @@ def bought(engine: Engine, index: int = 0) -> list[tuple[int, str, int]]:
     """(second, zone/market, machines) of each launch of a pool."""
     machines = engine.pools[index]
     counts: dict[int, int] = {}
-    for batch, count in zip(machines.lease_batch, machines.lease_count, strict=True):
+    for batch, count in zip(machines.leases.batch, machines.leases.count, strict=True):
         counts[batch] = counts.get(batch, 0) + count
     offers = [machines.sold[number].offer for number in machines.batch_offer]
     return [

@@ -93,7 +93,7 @@ def digest(outcome: Outcome) -> str:
     found = hashlib.sha256()
     columns = [outcome.starts, outcome.ends]
     for pool in outcome.pools:
-        columns += [pool.batch_start, pool.lease_batch, pool.lease_end, pool.lease_count]
+        columns += [pool.batch_start, pool.leases.batch, pool.leases.end, pool.leases.count]
     for column in columns:
         found.update(str(list(column)).encode())
     return found.hexdigest()[:16]

@@ -50,7 +50,7 @@ def test_a_machine_is_idle_when_its_last_job_ends() -> None:
     engine = ran(job(0, 100, 2), job(0, 300, 1), job(50, 100, 1))
     (pool,) = engine.pools
     assert pool.launched == 1
-    assert list(pool.lease_end) == [10 + 300 + 60]
+    assert list(pool.leases.end) == [10 + 300 + 60]
     assert pool.busy_area == 300
 
 
@@ -151,8 +151,8 @@ def check_expectations(engine: Engine) -> None:
         found = [max(limits.pop(one) for one in host.jobs) for host in shared.hosts]
         found += list(limits.values())
         coming = [(key >> 64, key & (1 << 32) - 1) for key in machines.coming.values()]
-        if machines.tracks:
-            kept = [(key >> 64, key & (1 << 32) - 1) for key in machines.expected]
+        if machines.expected.tracks:
+            kept = [(key >> 64, key & (1 << 32) - 1) for key in machines.expected.keys]
             assert sorted(found + coming) == sorted(kept)
 
 

@@ -37,7 +37,7 @@ def jobs(*rows: tuple[int, int, int]) -> Jobs:
 
 def history_of(machines: Machines) -> list[tuple[int, int, int]]:
     """(from, to, machines) of all leases: from their readiness on."""
-    rows = zip(machines.lease_batch, machines.lease_end, machines.lease_count, strict=True)
+    rows = zip(machines.leases.batch, machines.leases.end, machines.leases.count, strict=True)
     return [(machines.batch_start[batch], end, count) for batch, end, count in rows]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -71,18 +71,6 @@ class Situation(Struct, frozen=True, kw_only=True):
         if self.last is None:
             return self.started
         return max(self.started, self.last if self.blocking else self.last - self.cost)
-
-
-class CheckpointPolicy(Protocol):
-    """The interface of all policies here."""
-
-    def decide(self, situation: Situation) -> SaveJob | None:
-        """A save, with its reason, or None."""
-        ...
-
-    def wake(self, situation: Situation) -> float:
-        """Not before this time does ``decide`` act, unless prices or notices change."""
-        ...
 
 
 def checkpoint(situation: Situation, reason: str) -> SaveJob:

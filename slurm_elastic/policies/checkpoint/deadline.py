@@ -6,8 +6,8 @@ as it is ahead of a straight line from start to deadline, and pays for an on-dem
 is behind. Ours goes by dollars. A job pays its work, and a restart for each machine that it gets,
 and saves the difference of the prices on each second on a spot machine; to wait costs slack alone.
 So it asks how long the market will stay as it is, by the spells that were seen of it
-(``policies.checkpoint.spells``): it waits for spot machines that are expected back soon, for
-longer the more slack there is, and pays in a long outage, with slack left for the short ones
+(``policies.checkpoint.market_spells``): it waits for spot machines that are expected back soon,
+for longer the more slack there is, and pays in a long outage, with slack left for the short ones
 after it. Whoever pays goes back to a spot machine also near the end, where the slack left pays
 for both ways; but only for one that is expected to stay for long enough to earn the two changes.
 No expectation makes it late: the slack that restarts and looks need is kept besides.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.policies.checkpoint.spells import NOTHING, Past
+from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 RESERVE = 0.55
 """The share of the straight line's slack below which a job that has no machine buys one."""

@@ -4,8 +4,8 @@ and simulator go by the same.
 Cool-downs: an offer that refused, gave too little or was taken away is asked again later. Breakers:
 a broken image, a closed port or a wrong key make machines that boot, cost and never register with
 Slurm; each job then buys the next ones. After some in a row the pool is paused: nothing is bought
-for it until that is over, then one machine is tried. One alone has its pool, or its offer, rest for
-a short while (``to_rest``), so that its job goes elsewhere first.
+for it until that is over, then one machine is tried. After one alone its pool, or its offer, cools
+down for a short while (``to_cool_down``), so that its job goes elsewhere first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def touches(key: str, pool: Pool) -> bool:
     )
 
 
-def rest_key(pool: Pool) -> str:
+def pool_key(pool: Pool) -> str:
     """The key of a cool-down of all offers, but for this pool only."""
     return f"{pool.cloud}/*/*/*/{pool.name}"
 
@@ -222,7 +222,7 @@ class Boot(Struct, frozen=True, kw_only=True):
     registered: float | None = None
 
 
-def to_rest(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
+def to_cool_down(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
     """The things not to be asked for a while after these machines of a pool did not register (keys
     of cool-downs): ``pool``, the key of all of it, as an image, a network or a key is at fault
     mostly.

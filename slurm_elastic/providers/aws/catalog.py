@@ -14,7 +14,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Market, Offer, Pool
-from slurm_elastic.policies.repair.sound import price_in
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images

@@ -17,7 +17,7 @@ from botocore.config import Config
 from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.policies.repair.sound import price_in
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.rate_limit import pace_of

@@ -32,38 +32,53 @@ class Allocation(StrEnum):
 
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
-    from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
-    the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
-    other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
-    and capacity, or our ``rank``). ``image_owners``: whose images pools may look for.
-    ``image_bucket``: the bucket of S3 by which images are uploaded. ``launch_template`` is the
-    site's own (id or name); all that is set here goes over it. ``interruption_rates``: how often an
-    hour EC2 takes a spot machine of a type, for the ranking key ``risk``. ``launch_burst`` and
-    ``launch_rate`` are what EC2 lets the account start: machines at once, and a second after that
-    (providers.aws.rate_limit); None is EC2's published default, or with an ``endpoint`` no limit.
+    from this file. ``launch_burst`` and ``launch_rate`` None are EC2's published defaults, or with
+    an ``endpoint`` no limit (providers.aws.rate_limit).
     """
 
     region: str
+    """Change it when machines should run elsewhere; images and subnets are of one region."""
     image: str
+    """Change it when a newer image is there for all pools that choose none."""
     types: dict[str, InstanceType] = field(default_factory=dict)
+    """Change it when other instance types are used, or their prices change."""
     catalogue: bool = False
+    """Change it when types and prices should come from EC2 instead of this file."""
     profile: str | None = None
+    """Change it when credentials are those of a profile of ~/.aws/config."""
     endpoint: str | None = None
+    """Change it when another service speaks EC2's protocol, or calls go by a VPC endpoint."""
     subnets: dict[str, str] = field(default_factory=dict)
+    """Change it when machines should be in subnets of your own."""
     zones: tuple[str, ...] = ()
+    """Change it when fewer zones should be used than there are subnets."""
     security_groups: tuple[str, ...] = ()
+    """Change it when the VPC's default group does not let the head and machines reach each other.
+    """
     key_name: str | None = None
+    """Change it when people should log in to machines by SSH."""
     instance_profile: str | None = None
+    """Change it when jobs or the boot need rights in AWS, such as to read a bucket."""
     user_data: str | None = None
+    """Change it when machines need a first boot of your own besides joining."""
     interruption_rates: dict[str, PerHour] = field(default_factory=dict)
+    """Change it when `ranking` has `risk`: the rates are in AWS' Spot Instance Advisor."""
     strategy: Strategy = Strategy.RUN
+    """Change it when large bursts on many types should be one call (`fleet`)."""
     allocation: Allocation = Allocation.PRICE
+    """Change it when your own ranking should decide within a fleet, instead of EC2's price and
+    capacity.
+    """
     launch_template: str | None = None
+    """Change it when your site keeps disks, metadata options or tenancy in a template."""
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)
+    """Change it when images come from another account."""
     image_bucket: str | None = None
+    """Change it when `image upload` is used: it goes through this bucket."""
     launch_burst: Annotated[int, Meta(ge=WORTH_A_CALL)] | None = None
+    """Change it when AWS has raised the account's bucket of RunInstances."""
     launch_rate: PerSecond | None = None
+    """Change it when AWS has raised the account's refill rate of RunInstances."""
 
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 
 class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``hosts`` by node: what switches each one's power. ``on_wait``: so long a host may take to
-    show that it is on; ``off_wait``: to shut down before it is switched off. ``claims``: the file
-    that says which hosts we switched on; in the state directory unless it is named.
-    """
+    """``hosts`` by node: what switches each one's power."""
 
     hosts: Annotated[dict[str, str], Meta(min_length=1)]
+    """Change it when a host comes or goes."""
     types: Annotated[dict[str, InstanceType], Meta(min_length=1)]
+    """Change it when the hosts are of another size."""
     on_wait: Seconds = 120.0
+    """Change it when BMCs need longer than two minutes to show that a host is on."""
     off_wait: Seconds = 180.0
+    """Change it when hosts need longer than three minutes to shut down cleanly."""
     claims: str | None = None
-    threads: Annotated[int, Meta(ge=1, le=64)] = 16
+    """Change it when the file should outlive the state directory, or be on a disk that a second
+    head has, too.
+    """
+
+    gone: ClassVar[Gone] = {"threads": "16 hosts are asked at a time"}
+    threads: ClassVar[int] = 16
+    """Hosts asked at a time: each answers for itself, and a hundred are asked within seconds."""
 
     @property
     def markets(self) -> frozenset[Market]:

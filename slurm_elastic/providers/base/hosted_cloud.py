@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
-
-from msgspec import Meta
+from typing import ClassVar
 
 from slurm_elastic.config.clouds import CloudSettings, without_spot
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Market
-
-Threads = Annotated[int, Meta(ge=1, le=20)]
-"""Calls at a time on one host."""
 
 
 class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cloud whose machines are on ``hosts``, which are its zones, in sizes of its own."""
 
-    threads: Threads = 4
+    gone: ClassVar[Gone] = {"threads": "4 calls are made at a time on one host"}
+    threads: ClassVar[int] = 4
+    """Calls at a time on one host: its disk makes machines one after the other in the end."""
 
     needs_types: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec, Market
-from slurm_elastic.policies.repair.sound import price_in
+from slurm_elastic.policies.repair.list_plausibility import price_in
 
 PREFIX = "slurm-elastic:"
 CLUSTER = PREFIX + "cluster"

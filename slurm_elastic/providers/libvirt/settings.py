@@ -28,40 +28,51 @@ class Virtualization(StrEnum):
 
 
 class LibvirtHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A host by libvirt's ``uri``. ``cpus`` and ``memory`` are what all domains together, others'
-    too, may have of it; None is all its cpus, and nine tenths of its memory.
-    """
+    """A host. All domains together, others' too, may have its ``cpus`` and ``memory``."""
 
     uri: str = "qemu:///system"
+    """Change it when the host is another one, reached by SSH or TLS."""
     cpus: Cpus | None = None
+    """Change it when machines should not have all CPUs of the host, or may have more than there
+    are.
+    """
     memory: Mebibytes | None = None
+    """Change it when the host itself needs more than a tenth of its memory, or less."""
 
 
 class LibvirtType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A size of machine. ``disk`` (GiB) where it is to be larger than the image. ``price``: power,
-    depreciation.
-    """
+    """A size of machine; ``disk`` in GiB."""
 
     price: float = 0.0
     disk: Count | None = None
+    """Change it when jobs need more local disk than the image has."""
 
 
 class LibvirtCloud(
     HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="libvirt"
 ):
-    """Domains on ``hosts``, whose names are the cloud's zones; each has the ``image``, a volume of
-    its storage pool ``storage``, and the ``network``. ``domain`` is the path of a domain's XML to
-    start from. ``threads``: calls at a time on one host.
+    """Domains on ``hosts``, whose names are the cloud's zones; each host has the image and the
+    network.
     """
 
     hosts: Annotated[dict[str, LibvirtHost], Meta(min_length=1)]
+    """Change it when a host comes or goes."""
     image: str
+    """Change it when nodes should start from another volume."""
     types: Annotated[dict[str, LibvirtType], Meta(min_length=1)]
+    """Change it when machines need other sizes."""
     storage: str = "default"
+    """Change it when images are in another storage pool of libvirt."""
     network: str = "default"
+    """Change it when machines should be in another network of libvirt, such as a bridge."""
     domain: str | None = None
+    """Change it when machines need other devices, firmware or CPU than the usual domain has, such
+    as GPUs.
+    """
     virtualization: Virtualization = Virtualization.KVM
+    """Change it when the hosts have no KVM."""
     user_data: str | None = None
+    """Change it when machines need a first boot of your own besides joining."""
 
     shows_console: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True

@@ -24,8 +24,11 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     socket: str = "/run/slurm-elastic/local.sock"
+    """Change it when there are several such clouds: each has its service and socket."""
     capacity: Count | None = None
+    """Change it when the host can carry only so many machines."""
     price: float = 0.0
+    """Change it when a machine's power or depreciation should count in rankings and costs."""
 
     reach_advice: ClassVar[str] = LOCAL_AGENT
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import (
     Seconds,
 )
@@ -14,44 +15,50 @@ from slurm_elastic.model.cluster import Market
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A type of machine of OpenNebula: ``template`` is the id of a VM template.
-
-    With ``resize`` its CPU, VCPU and MEMORY are set to ``cpus`` and ``memory``; else the template
-    is taken to have them. ``price``: power, depreciation.
+    """A type of machine of OpenNebula: a VM template, which is taken to have ``cpus`` and
+    ``memory`` unless ``resize`` sets them.
     """
 
     template: Annotated[int, Meta(ge=0)]
+    """Change it when the type starts from another VM template."""
     price: float = 0.0
     resize: bool = False
+    """Change it when one template serves several sizes."""
 
 
 class OpenNebulaCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="opennebula"
 ):
-    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth`` (``user:password``,
-    mode 0600; default: the one that ONE_AUTH names, else ~/.one/one_auth), never in this file.
-
-    ``pending_limit`` is how long the scheduler may place nothing of a launch and say that it has
-    no place before that counts as "no capacity". ``threads``: calls at a time (oned serves 15
-    clients by default).
-    ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
-    ``image_datastore``: into which images are uploaded, by its number.
-    ``listing_lag``: how long after an order without an answer its machines may not be listed yet;
-    a file that is read without it gets ``default_listing_lag``.
+    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth``, never in this one.
+    A file that is read without ``listing_lag`` gets ``default_listing_lag``.
     """
 
     endpoint: str
+    """Change it when the front end is elsewhere."""
     types: dict[str, OneTemplate] = field(default_factory=dict)
+    """Change it when machines of other templates or sizes are used."""
     catalogue: bool = False
+    """Change it when templates and costs should come from OpenNebula instead of this file."""
     auth: str | None = None
+    """Change it when the user's credentials are in another file."""
     ca_file: str | None = None
+    """Change it when the front end has a certificate of your own authority."""
     user_data: str | None = None
+    """Change it when machines need a first boot of your own besides joining."""
     pending_limit: Seconds = 60.0
+    """Change it when the scheduler places machines in rounds longer than a minute."""
     listing_lag: Seconds | None = None
-    threads: Annotated[int, Meta(ge=1, le=10)] = 10
+    """Change it when the front end's database or what is before it answers later than after a
+    minute.
+    """
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
+    """Change it when images come from another account."""
     image_datastore: Annotated[int, Meta(ge=0)] = 1
+    """Change it when `image upload` should bring images into another datastore."""
 
+    gone: ClassVar[Gone] = {"threads": "10 calls are made at a time"}
+    threads: ClassVar[int] = 10
+    """Calls at a time: oned serves 15 clients by default, and others want some of them."""
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.policies.repair.sound import price_in
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.openstack.catalog import flavor_pages
 from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.errors import translated

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from msgspec import Meta, field
+from msgspec import field
 
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, without_spot
+from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import (
     Seconds,
 )
@@ -17,41 +18,54 @@ NETWORK_WORDS = ("none", "auto")
 
 
 class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
-
-    ``cpus`` and ``memory`` are the least the flavor must have. ``price``: power, depreciation.
-    """
+    """A type of machine of OpenStack; its flavor has at least ``cpus`` and ``memory``."""
 
     flavor: str | None = None
+    """Change it when the flavor has a name that cannot be written in Slurm, or changes its name."""
     price: float = 0.0
 
 
 class OpenStackCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
 ):
-    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials:
-    ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
-    ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
-    ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
-    say that it has no place; ``threads``: calls at a time. ``listing_lag``: as OpenNebula's.
+    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials.
+    ``listing_lag``: as OpenNebula's.
     """
 
     cloud: str
+    """Change it when the project has another entry in clouds.yaml."""
     image: str
+    """Change it when a newer image is there for all pools that choose none."""
     types: dict[str, Flavor] = field(default_factory=dict)
+    """Change it when other flavors are used, or their prices change."""
     catalogue: bool = False
+    """Change it when flavors should come from nova instead of this file."""
     clouds_file: str | None = None
+    """Change it when clouds.yaml is not where openstacksdk looks for it."""
     region: str | None = None
+    """Change it when the entry of clouds.yaml has several regions."""
     networks: tuple[str, ...] = ()
+    """Change it when the project has several networks, of which nova would take all."""
     security_groups: tuple[str, ...] = ()
+    """Change it when the project's default group does not let the head and machines reach each
+    other.
+    """
     key_name: str | None = None
+    """Change it when people should log in to machines by SSH."""
     zones: tuple[str, ...] = ()
+    """Change it when machines should be in certain availability zones."""
     user_data: str | None = None
+    """Change it when machines need a first boot of your own besides joining."""
     config_drive: bool = False
+    """Change it when the cloud has no metadata service."""
     schedule_wait: Seconds = 20.0
+    """Change it when nova needs longer than 20 s to say that it has no host."""
     listing_lag: Seconds | None = None
-    threads: Annotated[int, Meta(ge=1, le=20)] = 8
+    """Change it when nova's message bus or what is before it answers later than after a minute."""
 
+    gone: ClassVar[Gone] = {"threads": "8 calls are made at a time"}
+    threads: ClassVar[int] = 8
+    """Calls at a time: nova makes machines in parallel; with more it only queues them itself."""
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True

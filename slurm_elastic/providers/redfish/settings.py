@@ -9,10 +9,12 @@ class RedfishCloud(
     HostsCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="redfish"
 ):
     """``hosts`` are the URLs of systems at their BMCs (``https://bmc1/redfish/v1/Systems/1``), or
-    what ``command`` takes for them. ``credentials``: a JSON file with ``username`` and
-    ``password``; ``ca_file``: who signed the BMCs' certificates.
+    what ``command`` takes for them.
     """
 
     credentials: str | None = None
+    """Change it when the BMCs' account is in another file."""
     ca_file: str | None = None
+    """Change it when the BMCs have certificates of your own authority."""
     command: tuple[str, ...] = ()
+    """Change it when hosts have no Redfish: a program of yours switches them (IPMI, a PDU)."""

@@ -14,7 +14,7 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "resume_to_running_seconds": (30, 60, 90, 120, 180, 300, 600, 1200),
     "api_seconds": (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     "checkpoint_seconds": (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
-    "rescue_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
+    "migration_seconds": (10, 30, 60, 120, 300, 600, 1800, 3600, 7200),
 }
 Counts = defaultdict[str, float]
 Labels = tuple[tuple[str, str], ...]

@@ -14,7 +14,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Exclusion, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly
-from slurm_elastic.policies.repair.leaked_instances import CODE
+from slurm_elastic.policies.repair.strays import CODE
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.heartbeat import (
     CKPTMAN,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -26,7 +26,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.growth.capacity import Spent
-from slurm_elastic.policies.repair.leaked_instances import CODE as STRAY
+from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import FILE, CheckpointState
 from slurm_elastic.state.credentials import ends_of
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
@@ -51,7 +51,7 @@ COUNTERS = {
     "account_dollars": "Dollars that jobs of an account used; (other) has no budget.",
     "api_calls": "Calls to clouds.",
     "ckpt_saves": "Checkpoints that were tried.",
-    "ckpt_rescues": "Jobs that were to be moved off a machine, by how that ended.",
+    "ckpt_migrations": "Jobs that were to be moved off a machine, by how that ended.",
     "ckpt_notices": "Warnings of clouds.",
     "ckpt_decisions": "Decisions of slurm-elastic-ckptman.",
     "lost_node_seconds": "Work that runs of moved jobs do again: seconds times nodes, by cause.",
@@ -62,8 +62,17 @@ HISTOGRAMS = {
     "resume_to_running_seconds": "From the decision to launch to its job running.",
     "api_seconds": "Duration of a call to a cloud.",
     "checkpoint_seconds": "Duration of a checkpoint that was complete.",
-    "rescue_seconds": "From the decision to move a job to its next run, by cause.",
+    "migration_seconds": "From the decision to move a job to its next run, by cause.",
 }
+
+OLD_NAMES = {
+    "ckpt_migrations": "ckpt_rescues",
+    "migration_seconds": "rescue_seconds",
+    "migrations_open": "rescues_open",
+}
+"""Names before 0.1.0. They are exported beside the new ones for one release, and the databases have
+what was counted under them.
+"""
 
 Labels = Mapping[str, str]
 
@@ -110,7 +119,7 @@ def families(config: Config, now: float, states: States | None = None) -> Iterat
         yield from _money(config, facts)
         yield from _obstacles(facts)
     yield from _requests(config, now)
-    yield from _rescue(facts)
+    yield from _migrations(facts)
     yield from _counted(config)
 
 
@@ -246,13 +255,15 @@ def _requests(config: Config, now: float) -> Iterator[Metric]:
     yield _gauge("request_oldest_seconds", "Age of the oldest of them.", [({}, age)])
 
 
-def _rescue(facts: Facts) -> Iterator[Metric]:
+def _migrations(facts: Facts) -> Iterator[Metric]:
     found = facts.checkpoints
     if found is None:
         return
-    yield _gauge("rescues_open", "Jobs on their way off a machine.", [
+    under_way: list[tuple[Labels, float]] = [
         ({}, float(sum(not move.over for move in found.migrations)))
-    ])  # fmt: skip
+    ]
+    yield _gauge("migrations_open", "Jobs on their way off a machine.", under_way)
+    yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
     yield _gauge("threats", "Warnings of machines that stand.", [({}, float(len(found.warned)))])
     images: dict[int, float] = {}
     for image in found.images:
@@ -278,25 +289,44 @@ def _counted(config: Config) -> Iterator[Metric]:
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
     ):
         counts.update(state.counters())
-    kept: dict[str, list[tuple[str, Labels, float]]] = {}
+    renamed = {old: new for new, old in OLD_NAMES.items()}
+    kept: dict[str, defaultdict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for name, value in counts.items():
         parsed = _SERIES.fullmatch(name)
         if parsed is None:
             continue
-        labels = {key: _plain(word) for key, word in _LABEL.findall(parsed[3] or "")}
-        kept.setdefault(parsed[1].removesuffix("_total"), []).append(
-            (parsed[2] or "", labels, value)
-        )
-    for name, words in COUNTERS.items():
+        labels = tuple((key, _plain(word)) for key, word in _LABEL.findall(parsed[3] or ""))
+        plain = parsed[1].removesuffix("_total")
+        sums = kept.setdefault(renamed.get(plain, plain), defaultdict(float))
+        sums[parsed[2] or "", labels] += value
+    told = {
+        name: [(suffix, dict(labels), value) for (suffix, labels), value in sums.items()]
+        for name, sums in kept.items()
+    }
+    for name, words in _with_old(COUNTERS):
         metric = Metric(PREFIX + name, words, "counter")
-        for _, told, value in kept.get(name, ()):
-            metric.add_sample(f"{PREFIX}{name}_total", dict(told), value)
+        for _, labelled, value in told.get(renamed.get(name, name), ()):
+            metric.add_sample(f"{PREFIX}{name}_total", labelled, value)
         yield metric
-    for name, words in HISTOGRAMS.items():
-        yield _histogram(name, words, kept.get(name, ()))
+    for name, words in _with_old(HISTOGRAMS):
+        now = renamed.get(name, name)
+        yield _histogram(name, words, BUCKETS[now], told.get(now, ()))
 
 
-def _histogram(name: str, words: str, rows: Iterable[tuple[str, Labels, float]]) -> Metric:
+def _with_old(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in words.items():
+        yield name, text
+        if name in OLD_NAMES:
+            yield OLD_NAMES[name], _old(name)
+
+
+def _old(name: str) -> str:
+    return f"The name of {PREFIX}{name} before 0.1.0; it goes with the next release."
+
+
+def _histogram(
+    name: str, words: str, bounds: Iterable[float], rows: Iterable[tuple[str, Labels, float]]
+) -> Metric:
     metric = Metric(PREFIX + name, words, "histogram")
     by_series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for suffix, labels, value in rows:
@@ -304,7 +334,7 @@ def _histogram(name: str, words: str, rows: Iterable[tuple[str, Labels, float]])
         by_series.setdefault(key, {})[labels.get("le", suffix)] = value
     for key, values in by_series.items():
         count = values.get("+Inf", 0.0)
-        for bound in BUCKETS[name]:
+        for bound in bounds:
             at: dict[str, str] = dict(key) | {"le": f"{bound:g}"}
             metric.add_sample(f"{PREFIX}{name}_bucket", at, values.get(f"{bound:g}", 0.0))
         metric.add_sample(f"{PREFIX}{name}_bucket", dict(key) | {"le": "+Inf"}, count)

@@ -22,7 +22,7 @@ from slurm_elastic.policies.launch.directives import told
 from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.policies.repair.leaked_instances import stray, unending
+from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view

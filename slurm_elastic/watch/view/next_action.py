@@ -23,6 +23,7 @@ from slurm_elastic.policies.nodes.node_state import (
     phase,
 )
 from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
@@ -143,7 +144,7 @@ class Outlook:
         if machine.suspending is not None:
             return f"terminating: {machine.why}" if machine.why else "terminating"
         if machine.misses > 0:
-            needed = self._timings.misses
+            needed = Thresholds().misses
             if machine.misses >= needed and node is not None and is_answering(node):
                 return "not listed by the cloud, but slurmctld hears it: stays"
             return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from patience import stretched
@@ -58,10 +57,11 @@ class Rack(TaggedProvider[InstanceType]):
         self.wrong: dict[tuple[str, str], Exception] = {}
         self.done: list[tuple[str, str]] = []
         self.size = (8, 16384)
-        settings = HostedCloud(name="rack", location=Location.ON_PREMISES, threads=2)
+        settings = HostedCloud(name="rack", location=Location.ON_PREMISES)
         mine = owners or Ownership(cluster=UUID, clouds=frozenset({"rack"}))
         hosts = Plain("rack", ("a", "b"), 60.0)
         super().__init__(settings, TYPES, CLUSTER, mine, hosts, lambda: self.now)
+        self._threads = 2
 
     def there(self, node: str, host: str = "a", **fields: Any) -> Tagged:
         """A machine that is there already."""
@@ -427,21 +427,6 @@ def test_one_that_cannot_be_removed_stays_till_later(
 
 
 # settings
-
-
-def settings(**more: object) -> HostedCloud:
-    return msgspec.convert({"name": "rack", "location": "on-premises"} | more, HostedCloud)
-
-
-@pytest.mark.parametrize(("threads", "good"), [(0, False), (1, True), (20, True), (21, False)])
-def test_so_many_calls_at_a_time_are_made_on_one_host(threads: int, good: bool) -> None:
-    assert settings().threads == 4
-    assert settings().needs_types
-    if good:
-        assert settings(threads=threads).threads == threads
-        return
-    with pytest.raises(msgspec.ValidationError):
-        settings(threads=threads)
 
 
 def test_a_host_by_two_names_is_told_of() -> None:

@@ -385,21 +385,6 @@ def settings(**more: object) -> HostsCloud:
 def test_what_is_not_said_is_as_people_are_told(tmp_path: Path) -> None:
     """docs/configuration-clouds.md."""
     found = settings()
-    assert (found.on_wait, found.off_wait, found.threads, found.claims) == (120, 180, 16, None)
+    assert (found.on_wait, found.off_wait, found.claims) == (120, 180, None)
     assert found.room == 3
     assert Market.SPOT not in found.markets
-
-
-@pytest.mark.parametrize(("threads", "good"), [(0, False), (1, True), (64, True), (65, False)])
-def test_some_hosts_are_asked_at_a_time(threads: int, good: bool) -> None:
-    if good:
-        assert settings(threads=threads).threads == threads
-        return
-    with pytest.raises(msgspec.ValidationError):
-        settings(threads=threads)
-
-
-@pytest.mark.parametrize("nothing", ["hosts", "types"])
-def test_a_cloud_of_hosts_has_some(nothing: str) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        settings(**{nothing: {}})

@@ -569,13 +569,16 @@ class TestWays:
                 # The silent one would be so for a minute.
                 assert took() < stretched(15)
 
-    def test_many_slow_answers_have_one_time_out_in_all(self, proxy: EngineProxy) -> None:
+    def test_many_slow_answers_have_one_time_out_in_all(
+        self, proxy: EngineProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Each comes in time; together they would not."""
+        monkeypatch.setattr(DockerCloud, "threads", 1)
         proxy.fail(
             Fault(status=201, body=b'{"Id": "1"}', match="create", delay=0.8),
             Fault(status=204, match="start$", delay=0.8),
         )
-        provider = opened(proxy.url, timeout=2.0, threads=1)
+        provider = opened(proxy.url, timeout=2.0)
         with pytest.raises(TransientError):
             provider.launch(spec("bx1", "bx2", "bx3"))
         assert proxy.count("start$") < 3

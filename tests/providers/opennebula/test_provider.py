@@ -493,10 +493,6 @@ class TestMachines:
         launch(bed, types={"small": small})
         bed.running(1)  # template 1 by itself needs 900 cpus
 
-    def test_no_more_than_ten_calls_at_a_time(self, bed: OneBed) -> None:
-        with pytest.raises(ValueError, match="<= 10"):
-            _checked(bed.settings(threads=11))
-
     def test_a_type_whose_template_is_gone_is_not_offered(self, bed: OneBed) -> None:
         gone = OneTemplate(cpus=2, memory=4096, template=4242)
         assert bed.open(types={"other": gone}).offers(bed.pool) == ()

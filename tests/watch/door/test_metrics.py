@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from ckpt_cases import rescue_of
+from ckpt_cases import migration_of
 from ledger_cases import T0
 from msgspec.structs import replace
 from needs import unless
@@ -39,6 +39,7 @@ from slurm_elastic.watch.door.metrics import (
     COUNTERS,
     HISTOGRAMS,
     MOST_OFFERS,
+    OLD_NAMES,
     PREFIX,
     node_states,
     text,
@@ -48,7 +49,7 @@ ROOT = Path(__file__).parents[3]
 RULES = ROOT / "etc" / "prometheus" / "slurm-elastic-alerts.yml"
 BOARDS = sorted((ROOT / "etc" / "grafana").glob("*.json"))
 NOW = T0 + 3700
-CKPT = {"checkpoint_seconds": {"method": "criu"}, "rescue_seconds": {"cause": "reclaim"}}
+CKPT = {"checkpoint_seconds": {"method": "criu"}, "migration_seconds": {"cause": "reclaim"}}
 NEEDS = unless("promtool")
 
 
@@ -217,7 +218,7 @@ def test_many_types_and_zones_are_one(site: Config, ledger: Ledger) -> None:
 def everything(site: Config, ledger: Ledger) -> None:
     """A site on which all of it has happened."""
     state = CheckpointState(site.state / FILE)
-    state.put(rescue_of(42, 1000))
+    state.put(migration_of(42, 1000))
     state.saved(Image(
         job=42, label="42", attempt=0, number=1, method="fake", node="pub1", taken=T0,
         seconds=3.0, size=1000,
@@ -256,7 +257,7 @@ def step(site: Config, ledger: Ledger) -> None:
     state.count({
         'lost_node_seconds_total{cause="reclaim"}': 30.0,
         'ckpt_saves_total{method="criu",outcome="saved"}': 1.0,
-        'ckpt_rescues_total{method="criu",outcome="back"}': 1.0,
+        'ckpt_migrations_total{method="criu",outcome="back"}': 1.0,
         'ckpt_notices_total{kind="interruption"}': 1.0,
         'ckpt_decisions_total{kind="save"}': 1.0,
     })  # fmt: skip
@@ -271,6 +272,32 @@ def test_every_metric_of_the_page_is_there_and_no_other(site: Config, ledger: Le
     assert there == said
     assert {f"{PREFIX}{name}_total" for name in COUNTERS} <= there
     assert {f"{PREFIX}{name}" for name in HISTOGRAMS} <= there
+
+
+def test_an_old_name_says_the_same_with_all_that_was_counted_under_it(
+    site: Config, ledger: Ledger
+) -> None:
+    """Also what the last release has counted, which is in the database by that name."""
+    everything(site, ledger)
+    before: defaultdict[str, float] = defaultdict(float)
+    observe(before, "migration_seconds", 20.0, cause="reclaim")
+    state = CheckpointState(site.state / FILE)
+    state.count({
+        **{name.replace("migration", "rescue"): value for name, value in before.items()},
+        'ckpt_rescues_total{method="criu",outcome="back"}': 2.0,
+    })  # fmt: skip
+    state.close()
+    found = text(site, NOW)
+    values = samples(found)
+    assert values[f'{PREFIX}ckpt_migrations_total{{method="criu",outcome="back"}}'] == 3.0
+    assert values[f'{PREFIX}migration_seconds_count{{cause="reclaim"}}'] == 2.0
+    for new, old in OLD_NAMES.items():
+        assert f"# HELP {PREFIX}{old}" in found.decode()
+        mine = {n: v for n, v in values.items() if n.startswith(PREFIX + new)}
+        assert mine
+        assert {n: v for n, v in values.items() if n.startswith(PREFIX + old)} == {
+            name.replace(new, old): value for name, value in mine.items()
+        }
 
 
 def test_the_unit_of_the_timer_writes_what_node_exporter_reads(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ckpt_cases import rescue_of
+from ckpt_cases import migration_of
 from ledger_cases import T0
 from status_cases import NOW, busy_ledger, config
 
@@ -36,7 +36,7 @@ def viewer(uid: int, *hidden: str) -> Viewer:
 def facts(tmp_path: Path) -> Facts:
     busy_ledger(tmp_path / "ledger.db").close()
     found = read_facts(config(tmp_path), NOW)
-    memory = CheckpointFacts(migrations=(rescue_of(41, ALICE), rescue_of(42, BOB)))
+    memory = CheckpointFacts(migrations=(migration_of(41, ALICE), migration_of(42, BOB)))
     return msgspec.structs.replace(
         found, checkpoints=memory, payers={"account:physics": Spent(day=1.0, month=2.0)}
     )

@@ -21,7 +21,15 @@ from slurm_elastic.watch.web.documents import Query, Source
 from tests.watch.web.stage import Page, served
 
 HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
-PAGES = ("#/", "#/day", "#/explain/42", "#/explain", "#/cost/account/90d", "#/rescues", "#/doctor")
+PAGES = (
+    "#/",
+    "#/day",
+    "#/explain/42",
+    "#/explain",
+    "#/cost/account/90d",
+    "#/migrations",
+    "#/doctor",
+)
 INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
 SIZES = ((400, True), (1600, False))
 

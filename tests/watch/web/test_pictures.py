@@ -51,7 +51,7 @@ STATES = {
     "paused": State("breaker", "#/", 1600, False, "IS PAUSED"),
     "disk": State("full-disk", "#/", 400, True, "Act now"),
     "waits": State("out-of-capacity", "#/explain/50", 1600, False, "Why it gets no machine"),
-    "rescue": State("notice-and-migration", "#/rescues", 1600, True, "Jobs on their way"),
+    "migration": State("notice-and-migration", "#/migrations", 1600, True, "Jobs on their way"),
     "day": State("healthy", "#/day", 1600, False, "Dollars an hour"),
     "cost": State("healthy", "#/cost/account", 400, False, "Checked: parts sum to the charge"),
     "doctor": State("credentials-expired", "#/doctor", 1600, True, "to put right"),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.policies.repair.sound import price_in
+from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.base.prices.book import Key, Points
 
 PRODUCT = "Linux/UNIX"

@@ -7,7 +7,7 @@ import * as cost from "./cost.js";
 import * as doctor from "./doctor.js";
 import * as explain from "./explain.js";
 import * as now from "./now.js";
-import * as rescues from "./rescues.js";
+import * as migrations from "./migrations.js";
 import * as today from "./day.js";
 
 const PAGES = {
@@ -15,7 +15,7 @@ const PAGES = {
   day: ["Day", today],
   explain: ["Explain", explain],
   cost: ["Cost", cost],
-  rescues: ["Rescues", rescues],
+  migrations: ["Migrations", migrations],
   doctor: ["Doctor", doctor],
 };
 const OLD = 60;

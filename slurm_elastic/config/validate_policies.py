@@ -148,5 +148,5 @@ def _name(policy: AnyGrowth | object) -> str:
     return str(config.tag) if config is not None else "by Slurm"
 
 
-GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _payer_budgets, _together)
+POLICIES_FIT: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _payer_budgets, _together)
 """Every check of this module, in the order of the file."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.policies.repair.leaked_instances import CODE, leaked
+from slurm_elastic.policies.repair.strays import CODE, strays_of
 from slurm_elastic.state.ledger import Health, LedgerState
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ TOLD = 5
 """So many are told one by one."""
 
 
-class LeakedInstances:
+class Strays:
     """Machines of a cloud that has left the configuration are never deleted, the others not at
     once, some clouds do not end what they are asked to, and what a cloud lists under an id that is
     none cannot be asked for; so somebody must be told.
@@ -34,7 +34,7 @@ class LeakedInstances:
         """Tell what has changed since the last time."""
         site = self._site
         off = [m for m in state.stopped if m.instance.cloud not in site.providers]
-        found = leaked(
+        found = strays_of(
             (*state.machines, *off), state.launches, site.providers, site.pool_of, site.now()
         )
         for one in self._readers:

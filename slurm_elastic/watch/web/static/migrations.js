@@ -1,4 +1,4 @@
-// Checkpoints and rescues: what threatens nodes, which jobs are on their way, which are saved.
+// Checkpoints and migrations: what threatens nodes, which jobs are on their way, which are saved.
 
 import { h } from "./dom.js";
 import { table, told, why } from "./parts.js";
@@ -8,7 +8,7 @@ export const ofStatus = true;
 
 export function render(shell) {
   const found = shell.status().checkpoints;
-  shell.show(h("h1", {}, "Checkpoints and rescues"), ...(found ? parts(found) : [
+  shell.show(h("h1", {}, "Checkpoints and migrations"), ...(found ? parts(found) : [
     h("p", { class: "quiet" }, "slurm-elastic-ckptman has never run here: no job is saved, and none is moved.")]));
 }
 

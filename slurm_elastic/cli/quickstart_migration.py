@@ -44,7 +44,7 @@ while [ "$n" -lt {STEPS} ]; do echo "$((++n))" >> {_NAME}.steps; sleep 0.2; done
 """
 
 
-class RescueAct:
+class MigrationAct:
     """On a sandbox that is up and whose cloud has spot machines again."""
 
     def __init__(self, sandbox: Sandbox, console: Console, config: Config) -> None:

@@ -16,7 +16,7 @@ meanwhile. The slowest that we know, which copy a disk back first, take some min
 """
 
 
-def leaked(
+def strays_of(
     machines: Iterable[Machine],
     launches: Iterable[Launch],
     clouds: Container[str],

@@ -7,7 +7,7 @@ from ledger_cases import T0, instance, offer, pool
 
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import Launch, Machine
-from slurm_elastic.policies.repair.leaked_instances import leaked, stray, unending
+from slurm_elastic.policies.repair.strays import stray, strays_of, unending
 
 
 def test_an_end_may_take_a_quarter_of_an_hour() -> None:
@@ -49,7 +49,7 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
     good = Machine(instance=instance("i-1", "pub1"), pool="burst", suspending=T0)
     strange = Machine(instance=instance("i-2", "pub99"), pool="burst")
     stays = Machine(instance=instance("i-3", "pub1"), pool="burst", suspending=T0 - 901)
-    found = leaked([good, strange, stays], [row("g1", "aws"), row("g2", "left")], {"aws"},
+    found = strays_of([good, strange, stays], [row("g1", "aws"), row("g2", "left")], {"aws"},
                    POOLS, T0)  # fmt: skip
     assert found == {
         ("aws", "i-2"): "no pool of cloud aws has node pub99 any more",

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.checkpoint.spells import FRESH, GUESSES, HORIZON, NOTHING, Past, Spells
+from slurm_elastic.policies.checkpoint.market_spells import (
+    FRESH,
+    GUESSES,
+    HORIZON,
+    NOTHING,
+    Past,
+    Spells,
+)
 from slurm_elastic.simulate.deadline import seen
 
 LENGTHS = st.lists(st.integers(1, 40_000), max_size=30)

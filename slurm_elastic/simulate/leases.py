@@ -1,0 +1,68 @@
+"""The leases of a pool's machines that have ended, and their bill."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.simulate.billing import HOUR, dollars
+from slurm_elastic.simulate.scenario import PoolModel, Sold
+
+
+class Leases:
+    """Each is (batch, end, machines, reclaimed), kept as columns, so that the bill can be made
+    again at the end and compared. ``starts`` and ``offers`` are those of the batches, which come
+    later.
+    """
+
+    def __init__(self, pool: PoolModel, starts: Sequence[int], offers: Sequence[int]) -> None:
+        self._sold, self._billed = pool.sold, pool.billing.billed
+        self._starts, self._offers = starts, offers
+        self.batch = array("q")
+        self.end = array("q")
+        self.count = array("q")
+        self.reclaimed = array("b")
+        self.billed = 0
+        self.dollars = {"on-demand": 0.0, "spot": 0.0}
+
+    def rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """(batch, end, machines, reclaimed) of each."""
+        return zip(self.batch, self.end, self.count, self.reclaimed, strict=True)
+
+    def settle(self) -> None:
+        """Make the bill of all of them, when they have ended."""
+        total, paid, starts, offers = 0, [0.0, 0.0], self._starts, self._offers
+        billed, prices = self._billed, [_flat(sold) for sold in self._sold]
+        on_spot = [sold.market is not None for sold in self._sold]
+        for batch, end, count, reclaimed in self.rows():
+            start, offer = starts[batch], offers[batch]
+            if start > end:
+                continue  # taken back while it booted, on a bill that begins with its readiness
+            price = prices[offer]
+            if price is None:
+                seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
+            else:
+                seconds = billed(start, end, reclaimed=bool(reclaimed))
+                cost = seconds / HOUR * price
+            total += count * seconds
+            paid[on_spot[offer]] += count * cost
+        self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
+
+    def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
+        """(seconds that are paid, dollars) of one machine of a batch that went at ``end``."""
+        start = self._starts[batch]
+        if start > end:
+            return 0, 0.0
+        seconds = self._billed(start, end, reclaimed=reclaimed)
+        sold = self._sold[self._offers[batch]]
+        if sold.market is None:
+            return seconds, seconds / HOUR * sold.offer.price
+        return seconds, dollars(sold.market.curve, start, seconds)
+
+
+def _flat(sold: Sold) -> float | None:
+    """The price of an offer, where it never moves."""
+    if sold.market is None:
+        return sold.offer.price
+    prices = sold.market.curve.prices
+    return prices[0] if len(prices) == 1 else None

@@ -1,0 +1,162 @@
+"""Every key says when one would change it; keys that have gone are told of and do no harm.
+
+``UPDATE_GOLDEN=1`` writes the two pages anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import configfile
+from slurm_elastic.config.checkpoint import BlcrSettings, CheckpointSettings
+from slurm_elastic.config.joining import Ssh
+from slurm_elastic.config.reference import CLOUDS, Key, keys
+
+ROOT = Path(__file__).parents[2]
+GOOD = (ROOT / "tests" / "data" / "config" / "good.yaml").read_text()
+PAGES = {
+    "configuration-when.md": (
+        "Keys, and when one would change them",
+        ("[configuration.md](configuration.md) says what each means and how values are written;\n"
+        "[clouds and pools](configuration-clouds-when.md) have a page of their own. A cloud may have its own `limits`,\n"
+        "`who` and `policies`, a pool its own `policies`, by the same keys."),
+    ),
+    "configuration-clouds-when.md": (
+        "Keys of clouds and pools, and when one would change them",
+        ("[configuration-clouds.md](configuration-clouds.md) says what each means; all other sections are on\n"
+        "[another page](configuration-when.md). `clouds.KEY` is of every cloud, `clouds (aws).KEY` of those with\n"
+        "`provider: aws`."),
+    ),
+}  # fmt: skip
+
+
+def page(name: str, rows: Sequence[Key]) -> str:
+    title, words = PAGES[name]
+    lines = [
+        f"# {title}", "", words, "", "```", "slurm-elastic conf keys timings", "```", "",
+        "| key | default | change it |", "|---|---|---|",
+    ]  # fmt: skip
+    for key in rows:
+        when = key.when.removeprefix("Change it ").removesuffix(".")
+        default = (
+            f"`{key.default}`" if key.default not in ("", "none") else key.default or "required"
+        )
+        lines.append(f"| `{key.place}` | {default} | {when} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_key_says_when_one_would_change_it() -> None:
+    found = keys()
+    assert len(found) > 200
+    silent = [k.place for k in found if not k.when.startswith("Change it when ")]
+    assert silent == [], "say it below the key in its struct, or make it a constant"
+    assert [k.place for k in found if not k.when.endswith(".") or "\n" in k.when] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pages_say_the_same(name: str) -> None:
+    large = "clouds" in name
+    rows = [k for k in keys() if k.place.startswith(CLOUDS) == large]
+    path = ROOT / "docs" / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(page(name, rows))
+    assert path.read_text() == page(name, rows)
+
+
+def test_a_word_chooses_among_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conf", "keys", "suspend_timeout"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "timings.suspend_timeout (1m)"
+    assert lines[1].startswith("    Change it when ")
+    assert main(["conf", "keys", "no such"]) == 2
+    assert "no key has 'no such' in its name" in capsys.readouterr().err
+
+
+SSH = {"key": "/etc/slurm-elastic/ssh_key", "munge_key": "/etc/slurm-elastic/munge.key"}
+STACK = {
+    "name": "stack", "provider": "openstack", "location": "on-premises", "cloud": "hpc",
+    "image": "slurm-node", "types": {"m1": {"cpus": 4, "memory": "8G"}},
+}  # fmt: skip
+NEBULA = {
+    "name": "nebula", "provider": "opennebula", "location": "on-premises",
+    "endpoint": "http://one:2633/RPC2", "types": {"m1": {"cpus": 4, "memory": "8G", "template": 1}},
+}  # fmt: skip
+BOXES = {
+    "name": "boxes", "provider": "docker", "location": "on-premises", "hosts": {"box": {}},
+    "image": "node", "network": "slurm", "types": {"m1": {"cpus": 4, "memory": "8G"}},
+}  # fmt: skip
+RACK = {
+    "name": "rack", "provider": "redfish", "location": "on-premises", "command": ["/bin/power"],
+    "hosts": {"h1": "h1"}, "types": {"m1": {"cpus": 4, "memory": "8G", "price": 0.1}},
+}  # fmt: skip
+GONE: tuple[tuple[str, str, object], ...] = (
+    ("timings", "misses", 0),
+    ("timings", "transient_deadline", "15m"),
+    ("join.ssh", "timeout", "1m"),
+    ("join.ssh", "at_once", 1000),
+    ("checkpoint", "patience", "1h"),
+    ("checkpoint.blcr", "timeout", "1m"),
+    ("checkpoint.blcr", "connections", "many"),
+    ("clouds[2] (stack)", "threads", 30),
+    ("clouds[2] (nebula)", "threads", 20),
+    ("clouds[2] (boxes)", "threads", 99),
+    ("clouds[2] (rack)", "threads", 99),
+)
+
+
+def place(document: dict[str, Any], at: str) -> dict[str, Any]:
+    """The mapping there, made where the good file has none."""
+    for cloud in (STACK, NEBULA, BOXES, RACK):
+        if f"({cloud['name']})" in at:
+            document["clouds"].append(dict(cloud))
+            return document["clouds"][-1]  # type: ignore[no-any-return]
+    if at == "join.ssh":
+        document["join"] = {"head": "head", "ssh": dict(SSH)}
+        return document["join"]["ssh"]  # type: ignore[no-any-return]
+    here = document
+    for step in at.split("."):
+        here = here.setdefault(step, {})
+    return here
+
+
+@pytest.mark.parametrize(("at", "key", "value"), GONE, ids=[f"{at}.{key}" for at, key, _ in GONE])
+def test_a_key_that_has_gone_is_told_of_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture, at: str, key: str, value: object
+) -> None:
+    """Whatever value it has: a file that was good under the last release is good."""
+    without, document = yaml.safe_load(GOOD), yaml.safe_load(GOOD)
+    place(without, at)
+    place(document, at)[key] = value
+    expected = configfile.parse(yaml.safe_dump(without), "site.yaml")
+    with caplog.at_level(logging.WARNING):
+        assert configfile.parse(yaml.safe_dump(document), "site.yaml") == expected
+    (told,) = caplog.messages
+    assert told.startswith("site.yaml:")
+    assert f": {at}.{key}: the key {key} is gone since release 0.1.0 and does nothing: " in told
+    removed = (ROOT / "CHANGELOG.md").read_text().partition("### Removed")[2]
+    assert re.search(rf"`([a-z.]+\.)?{key}`", removed)
+
+
+def test_commands_tell_of_it_and_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(GOOD.replace("timings:\n", "timings:\n  misses: 5\n"))
+    assert main(["--config", str(path), "conf", "show"]) == 0
+    assert "misses" not in capsys.readouterr().out
+    assert [text.split(": ")[:2] for text in caplog.messages] == [[f"{path}:11", "timings.misses"]]
+
+
+def test_what_holds_in_their_place() -> None:
+    assert (Ssh(key="/k").timeout, Ssh(key="/k").at_once) == (20.0, 10)
+    assert (BlcrSettings().timeout, BlcrSettings().connections) == (10.0, 32)
+    assert not hasattr(CheckpointSettings(), "patience")
