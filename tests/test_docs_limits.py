@@ -21,14 +21,14 @@ KEPT = {
     "a job on several nodes": "DOCKER_steps::test_who_starts_steps_or_asks_for_two_nodes_reads_at_submission_what_is_not_saved",
     "a step": "DOCKER_steps::test_a_job_is_saved_between_its_steps_and_never_during_one"
     " DOCKER_steps::test_a_step_from_elsewhere_is_one_of_the_job_too",
-    "a GPU": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood",
+    "a GPU": "checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood",
     "`mpirun` on one node": "matrix::openmpi matrix::mpich",
     "a TCP connection": "matrix::connected-tcp matrix::reconnecting-tcp",
     "sockets that listen, UDP": "ROOT_limits::test_a_listener_is_there_again_unless_its_port_is_taken"
     " ROOT_sockets::test_a_datagram_that_is_not_read_yet_is_in_no_image matrix::udp-socat policies/test_unsavable::test_the_reason_is_one_sentence_with_what_would_help",
     "the next node has another": "ROOT_limits::test_a_listener_is_there_again_unless_its_port_is_taken",
     "a socket that is bound": "ROOT_sockets::test_a_socket_at_an_address_of_its_node_stays_here",
-    "a set-user-ID program": "ROOT_criu::test_a_task_with_more_than_its_users_rights_is_told"
+    "a set-user-ID program": "ROOT_task_rights::test_a_task_with_more_than_its_users_rights_is_told"
     " DOCKER_rights::test_what_its_user_could_not_restore_is_not_stopped",
     "files that are used": "ROOT_limits::test_an_image_is_not_used_where_its_files_are_not_as_they_were",
     "files in /tmp": "ROOT_savable::test_files_of_its_node_travel_open_or_closed"
@@ -41,17 +41,17 @@ KEPT = {
     " ROOT_locks::test_it_has_them_again_and_goes_on_as_if_nothing_had_been",
     "an open file that was deleted": "ROOT_savable::test_a_large_file_that_was_deleted_is_in_the_image",
     "an open file that never": "DOCKER_kept::test_a_file_without_a_name_comes_back_and_gets_none"
-    " ROOT_limits::test_a_save_is_refused_in_words_that_are_understood",
+    " checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood",
     "daemons that the job starts": "ROOT_savable::test_a_daemon_of_the_job_goes_on_with_it"
     " ROOT_savable::test_a_process_that_left_the_tree_is_told",
-    "a process that is not dumpable": "ROOT_restorable::test_what_cannot_come_back_is_not_saved matrix::ssh-agent",
-    "a seccomp filter": "ROOT_restorable::test_what_cannot_come_back_is_not_saved"
-    " ROOT_restorable::test_a_filter_can_be_set_by_what_may_administer_the_system",
-    "a user namespace": "ROOT_criu::test_a_task_in_a_user_namespace_of_its_own_is_told matrix::bubblewrap",
+    "a process that is not dumpable": "ROOT_task_rights::test_what_cannot_come_back_is_not_saved matrix::ssh-agent",
+    "a seccomp filter": "ROOT_task_rights::test_what_cannot_come_back_is_not_saved"
+    " ROOT_task_rights::test_a_filter_can_be_set_by_what_may_administer_the_system",
+    "a user namespace": "ROOT_task_rights::test_a_task_in_a_user_namespace_of_its_own_is_told matrix::bubblewrap",
     "a process that has confined itself": "matrix::xz",
-    "a user with more than 128": "ROOT_restorable::test_what_cannot_come_back_is_not_saved",
-    "inotify": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood",
-    "`kernel.yama.ptrace_scope`": "ROOT_restorable::test_a_kernel_that_lets_users_trace_only_descendants_is_refused",
+    "a user with more than 128": "ROOT_task_rights::test_what_cannot_come_back_is_not_saved",
+    "inotify": "checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood",
+    "`kernel.yama.ptrace_scope`": "ROOT_criu::test_a_kernel_that_lets_users_trace_only_descendants_is_refused",
     "CLOCK_MONOTONIC": "matrix::java-scheduler matrix::go-ticker DOCKER_unnoticed::test_what_waits_by_the_clock_waits_as_long_as_on_one_machine"
     " ROOT_criu::test_a_job_whose_clocks_cannot_go_on_is_not_saved",
     "the processor's own cycles": "DOCKER_kept::test_its_environment_stays_and_the_time_of_day_goes_on",
@@ -60,20 +60,20 @@ KEPT = {
     "`ProctrackType=proctrack/pgid`": "DOCKER_cgroup::test_the_jobs_processes_are_seen_by_linuxproc_and_not_by_pgid"
     " DOCKER_cgroup::test_a_moved_job_is_in_its_steps_group_and_goes_with_it",
     "CPUs that the program chose": "DOCKER_kept::test_threads_stay_bound_to_the_cpus_that_the_program_chose"
-    " ROOT_binding::test_what_the_new_step_has_no_place_for_keeps_all_of_it",
+    " ROOT_cpu_binding::test_what_the_new_step_has_no_place_for_keeps_all_of_it",
     "NUMA memory policy": "ROOT_limits::test_it_is_not_kept",
     "Kerberos tickets": "DOCKER_kept::test_what_would_not_work_elsewhere_is_refused_and_goes_on",
     "other keys": "ROOT_limits::test_it_is_not_kept",
-    "`valgrind`": "ROOT_unfit::test_so_is_valgrind_itself",
+    "`valgrind`": "ROOT_unrestorable::test_so_is_valgrind_itself",
     "a program that takes an interrupted": "ROOT_savable::test_who_waits_by_poll_waits_on matrix::tail-follow",
     "`script`": "ROOT_savable::test_what_would_take_a_save_for_a_stop_of_its_child_is_told",
     "System V shared memory": "ROOT_savable::test_system_v_ipc_is_there_again_under_its_numbers",
     "System V semaphores": "ROOT_sysv::test_what_is_to_be_undone_is_known",
-    "io_uring": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood matrix::fio-io-uring",
+    "io_uring": "checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood matrix::fio-io-uring",
     "a job that is suspended": "DOCKER_suspended::test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on"
     " ckptman/test_suspended::test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended",
     "a process that another one traces": "matrix::strace matrix::gdb",
-    "a POSIX message queue": "ROOT_limits::test_a_save_is_refused_in_words_that_are_understood matrix::message-queue",
+    "a POSIX message queue": "checkpointers/test_refused_saves::test_a_save_is_refused_in_words_that_are_understood matrix::message-queue",
 }
 """How a row begins, and its tests: a file's with a name, or a program of the matrix."""
 

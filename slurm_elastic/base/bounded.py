@@ -165,6 +165,9 @@ def bound_boto(client: Any, seconds: float, most: int = ANSWER) -> None:  # noqa
     """Have each answer of a boto3 client whole within so many seconds and bytes: botocore's own
     time-out is for one read.
     """
+    # By its insides: botocore's one public way between a request and its answer, the event
+    # before-send, has to send by a session of its own, with the client's proxies, certificates and
+    # pool found out anew; its other events come once a body is read, however slowly it came.
     client._endpoint.http_session = _BoundedHttp(client._endpoint.http_session, seconds, most)
 
 

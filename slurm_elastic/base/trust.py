@@ -1,8 +1,7 @@
 """Whether anybody else could have written, or can read, a file that root or SlurmUser goes by.
 
 Who can change a file, a directory above it or a link on the way to it says what is in it. So all of
-these have to belong to whom we go by, and be writable by nobody else. The standard library alone:
-the root part on nodes has this module, too.
+these have to belong to whom we go by, and be writable by nobody else.
 """
 
 from __future__ import annotations

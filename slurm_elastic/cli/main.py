@@ -17,7 +17,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from slurm_elastic.base.errors import ConfigError, SandboxError, SlurmElasticError
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
@@ -137,10 +137,17 @@ def whole_parser() -> argparse.ArgumentParser:
     """All commands with all of their options: for man pages and completions."""
     parser = outer_parser()
     subparsers = _subparsers(parser)
-    for name, summary in COMMANDS.items():
+    for name in COMMANDS:
         _add(name, subparsers)
-        subparsers._choices_actions.append(subparsers._ChoicesPseudoAction(name, (), summary))
     return parser
+
+
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Commands with their summaries, which completions show."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:  # noqa: ANN401
+        found: argparse.ArgumentParser = super().add_parser(name, help=COMMANDS[name], **options)
+        return found
 
 
 def _subparsers(
@@ -148,6 +155,7 @@ def _subparsers(
 ) -> argparse._SubParsersAction[argparse.ArgumentParser]:
     own_form: type[argparse.ArgumentParser] = Command
     return parser.add_subparsers(
+        action=_Commands,
         dest="command",
         metavar="COMMAND",
         help=argparse.SUPPRESS,

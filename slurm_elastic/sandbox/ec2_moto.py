@@ -24,6 +24,7 @@ def application() -> Application:
     from moto.ec2.models.instances import InstanceBackend
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
+    # By its insides: moto makes its backends itself, and its answers name their classes.
     replaced = (
         (TaggedEC2Resource, _get_tags),
         (InstanceBackend, _get_instance),

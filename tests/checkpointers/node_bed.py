@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
 from slurm_elastic.model.cluster import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.slurm.hooks.launcher import launchers
+from tests.machine.ckptroot.helpers import node_home
 
 USER = 65534
 PATIENCE = 60.0
@@ -26,10 +26,9 @@ PATIENCE = 60.0
 NODE = """
 import sys
 from pathlib import Path
-from slurm_elastic.machine.ckptroot import main
+from slurm_elastic.machine.ckptroot import starting
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.patience import Ended
-from slurm_elastic.machine.ckptroot.payload import Payload
+from slurm_elastic.machine.ckptroot.image_wait import Ended
 from slurm_elastic.machine.ckptroot.session import finish
 from slurm_elastic.machine.ckptroot.signals import block
 from slurm_elastic.machine.ckptroot.site import Site
@@ -41,10 +40,10 @@ site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0)
 block()
 environment = {b"PROGRESS": os.fsencode(home / "user" / f"progress-{job}"), b"PATH": b"/usr/bin:/bin"}
 caller = Caller(job=job, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)
-payload = Payload(argv=(str(site.jobs / str(job) / "script"), "a", "b c"), environment=environment,
-                  directory=str(home / "user"), umask=0o22, uid=65534, gid=65534, groups=(65534,))
+argv = [str(home / "slurm_script"), "a", "b c"]
+os.chdir(home / "user")
 try:
-    status = main.drive(*main.begin(site, caller, payload, "dmtcp", str(home / "slurm_script")))
+    status = starting.drive(*starting.begin(site, caller, 0o22, "dmtcp", argv))
 except Ended:
     status = int(signal.SIGTERM)
 sys.exit(finish(status))
@@ -73,18 +72,10 @@ class NodeBed:
         self.before = (
             (lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) if ignored_children else None
         )
-        self.home = Path(tempfile.mkdtemp(prefix="se-node-", dir="/tmp"))
-        self.home.chmod(0o755)
+        self.home = node_home()
         self.hold = hold
         self.jobs: dict[int, subprocess.Popen[bytes]] = {}
         self.attempts: dict[int, int] = {}
-        for name in ("shared", "bin", "user"):
-            (self.home / name).mkdir(mode=0o755)
-        os.chown(self.home / "user", USER, USER)
-        stand_in = Path(__file__).parent / "dmtcp_stand_in.py"
-        for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
-            shutil.copy(stand_in, self.home / "bin" / name)
-            (self.home / "bin" / name).chmod(0o755)
         (self.home / "bin" / "scontrol").write_text(f"#!/bin/sh\ncat {self.home}/slurm-$4\n")
         (self.home / "bin" / "scontrol").chmod(0o755)
         launcher = launchers("/nowhere")["dmtcp"]

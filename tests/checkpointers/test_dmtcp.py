@@ -25,6 +25,7 @@ from slurm_elastic.machine.ckptroot.rights import as_user
 from slurm_elastic.model.cluster import Origin
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
+from tests.machine.ckptroot.helpers import user_of
 from tests.machine.ckptroot.test_guard import reaches, tables
 
 pytestmark = ROOT_PART
@@ -258,7 +259,7 @@ def test_an_image_is_roots_and_closed_to_its_user(bed: NodeBed) -> None:
         found = path.stat()
         assert (found.st_uid, found.st_mode & 0o022) == (0, 0), path
     saved = next(Path(image.path).glob("*.dmtcp"))
-    with as_user(USER, USER, (USER,)), pytest.raises(PermissionError):
+    with as_user(user_of(USER, USER)), pytest.raises(PermissionError):
         saved.open("ab")
     assert not list((bed.home / "user").glob(".slurm-elastic-*"))
 
@@ -269,7 +270,7 @@ def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
     bed.run(attempt=1)
     assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     saved = next(Path(image.path).glob("*.dmtcp"))
-    with as_user(1, 1, (1,)), pytest.raises(PermissionError):
+    with as_user(user_of(1, 1)), pytest.raises(PermissionError):
         saved.read_bytes()
 
 
@@ -404,13 +405,13 @@ def test_many_images_of_holes_are_no_more_to_read_than_one_may_be(fair: NodeBed)
 def test_the_scripts_copy_is_for_its_user_to_run_and_not_to_fill(fair: NodeBed) -> None:
     fair.run()
     script = fair.home / "shared" / "t" / "7" / "script"
-    with as_user(USER, USER, (USER,)):
+    with as_user(user_of(USER, USER)):
         assert b"progress" in script.read_bytes()
         with pytest.raises(PermissionError):
             script.chmod(0o700)
         with pytest.raises(PermissionError):
             script.open("ab")
-    with as_user(1, 1, (1,)), pytest.raises(PermissionError):
+    with as_user(user_of(1, 1)), pytest.raises(PermissionError):
         script.read_bytes()
 
 
@@ -435,3 +436,13 @@ def test_a_directory_that_is_gone_at_the_end_does_not_cost_the_exit_code(bed: No
     save(bed, bed.run())
     (bed.home / "shared" / "t" / "7").rename(bed.home / "shared" / "elsewhere")
     assert bed.end(7) == 7
+
+
+def test_a_job_whose_script_ignores_its_childrens_ends_is_still_waited_for() -> None:
+    """The kernel would reap its processes at once (sigaction(2), SIGCHLD)."""
+    bed = NodeBed(ignored_children=True)
+    try:
+        bed.run()
+        assert bed.end(7) == 7
+    finally:
+        bed.close()

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 
-from slurm_elastic.machine.ckptroot.images import Identity
-from slurm_elastic.machine.ckptroot.proc import status_of
+from .proc import status_of
+from .rights import User
 
 _DAC_OVERRIDE, _DAC_READ_SEARCH, _KILL, _SETPCAP, _NET_ADMIN, _IPC_OWNER = 1, 2, 5, 8, 12, 15
 _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE, _CHECKPOINT_RESTORE = 19, 21, 24, 40
 
 
 def restorer(
-    identity: Identity, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
+    user: User, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
 ) -> list[str]:
     """The words that make CRIU the job's user for good, with no right on files but his, to restore.
 
@@ -26,25 +26,25 @@ def restorer(
     process (ptrace(2), "Ptrace access mode checking"), and it can become nobody else.
     """
     more = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
-    return _as_user(identity, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
+    return _as_user(user, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
 
 
-def own_dumper(identity: Identity, groups: tuple[int, ...], has_sysv: bool) -> list[str]:
+def own_dumper(user: User, has_sysv: bool) -> list[str]:
     """As ``restorer``, to save: with the states of sockets (net_admin), and to enter a job's System
     V IPC and read it.
     """
     sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
     wanted = {_NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE, restores(), *sysv}
-    return _as_user(identity, groups, wanted)
+    return _as_user(user, user.groups, wanted)
 
 
-def dumper(uid: int, gid: int, has_sysv: bool) -> list[str]:
+def dumper(user: User, has_sysv: bool) -> list[str]:
     """The words that keep CRIU, as root, from more than a dump takes: it reads what the job's
     processes hold. prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE.
     """
     words = list[str]()
     if not _has(_SYS_RESOURCE):
-        words += ["--ruid", str(uid), "--rgid", str(gid), "--keep-groups"]
+        words += ["--ruid", str(user.uid), "--rgid", str(user.gid), "--keep-groups"]
     if _has(_SETPCAP):
         wanted = {_DAC_OVERRIDE, _DAC_READ_SEARCH, _KILL, _NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE}
         sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
@@ -62,11 +62,11 @@ def is_whole() -> bool:
     return _has(_CHECKPOINT_RESTORE)
 
 
-def _as_user(identity: Identity, groups: tuple[int, ...], wanted: set[int]) -> list[str]:
+def _as_user(user: User, groups: tuple[int, ...], wanted: set[int]) -> list[str]:
     capabilities = _listed(wanted)
     listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
     return [
-        "/usr/bin/setpriv", "--reuid", str(identity.uid), "--regid", str(identity.gid), *listed,
+        "/usr/bin/setpriv", "--reuid", str(user.uid), "--regid", str(user.gid), *listed,
         "--inh-caps", capabilities, "--ambient-caps", capabilities,
     ]  # fmt: skip
 

@@ -10,8 +10,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from slurm_elastic.machine.ckptroot.payload import calm
-from slurm_elastic.machine.ckptroot.site import Refused
+from .payload import calm
+from .site import Refused
 
 _BLOCK = 65536
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot.payload import share_time, unshare_time
+from .kernel import share_time, unshare_time
 
 _OFFSETS = Path("/proc/self/timens_offsets")
 _CLOCKS = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}

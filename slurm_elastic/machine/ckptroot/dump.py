@@ -1,24 +1,40 @@
-"""One save by CRIU: the words that it is started with, and why it failed.
+"""One save by CRIU: the words that it is started with, how much it may write, and why it failed.
 
 It enters the job's mounts, process numbers and clocks, and its System V IPC where there is nothing
-in that: CRIU saves the namespaces that it is not in itself.
+in that: CRIU saves the namespaces that it is not in itself. It is never killed, as its victims
+would not survive that. A limit of each file's length (setrlimit(2)) it takes as a full disk, and
+lets them go on. As a job may have thousands of processes, and each has files of its own in the
+image, that is looked at meanwhile: once it is too large, no file of CRIU's may grow any more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import signal
+import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot import capabilities, dumping, files, images
-from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.site import Refused
+from . import capabilities, files, image_access
+from .caller import CLEAN, Caller
+from .payload import calm
+from .proc import family
+from .quota import allocated
+from .site import Refused
 
 _LOG = 16 << 20
 """Characters of CRIU's log that are looked through."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+KNOWN_KERNEL = Path("/run/criu.kdat")
+LOOK = 0.1
+"""Seconds between two looks at the image: a fast disk takes some hundred MiB meanwhile."""
+_PART = 0.1
+"""The part of the time that looks may take."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class Dump:
 
     def run(self, image: Path, log: Path, most: int) -> None:
         """As root, which opens nothing by the job's paths; Refused where that failed."""
-        rights = capabilities.dumper(self.caller.uid, self.caller.gid, self.has_sysv)
+        rights = capabilities.dumper(self.caller, self.has_sysv)
         where = ("-D", str(image), "-W", str(log.parent), "-o", log.name)
         self._run([*rights, *self._words(), *where], image, log, most)
 
@@ -49,23 +65,18 @@ class Dump:
         by now than the one that they were opened by. Nobody could make more than he himself.
         """
         caller = self.caller
-        identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
-        rights = capabilities.own_dumper(identity, tuple(caller.groups), self.has_sysv)
-        said = files.opened(log, _NEW)
-        try:
-            with images.handed(image, caller.uid) as place:
-                where = (
-                    "--unprivileged",
-                    "--link-remap",
-                    "-D",
-                    f"/proc/self/fd/{place}",
-                    "-W",
-                    "/",
-                )
-                command = [*rights, *self._words(), *where]
-                self._run(command, image, log, most, handed=(place,), said=said)
-        finally:
-            os.close(said)
+        rights = capabilities.own_dumper(caller, self.has_sysv)
+        with files.held(log, _NEW) as said, image_access.handed(image, caller.uid) as place:
+            where = (
+                "--unprivileged",
+                "--link-remap",
+                "-D",
+                f"/proc/self/fd/{place}",
+                "-W",
+                "/",
+            )
+            command = [*rights, *self._words(), *where, "-W", "/"]
+            self._run(command, image, log, most, handed=(place,), said=said)
 
     def _words(self) -> list[str]:
         return [self.program, "dump", "-t", str(self.pid), "--network-lock", "skip",
@@ -77,7 +88,7 @@ class Dump:
     ) -> None:  # fmt: skip
         enter = [f"--{kind}=/proc/self/fd/{number}" for kind, number in self.inside.items()]
         words = ["/usr/bin/nsenter", *enter, "--", *command]
-        done, over = dumping.run(words, (*self.inside.values(), *handed), image, most, said)
+        done, over = run(words, (*self.inside.values(), *handed), image, most, said)
         if done != 0 and over:
             raise Refused(f"no room: the image would have more than {most >> 20} MiB")
         if done != 0:
@@ -91,3 +102,65 @@ def last_error(log: Path) -> str:
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
                 return line.partition("Error ")[2][:300]
     return "no error in its log"
+
+
+def know_kernel(program: str) -> None:
+    """CRIU's own check of the kernel has to come first, as plain root: it keeps what it finds in
+    /run, makes a network namespace for it, and asks libnftables.
+    """
+    if not KNOWN_KERNEL.exists():
+        quietly([program, "check"])
+
+
+def quietly(command: list[str], *handed: int) -> int:
+    """The exit code of a program that says nothing to anybody."""
+    return subprocess.run(
+        command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=handed,
+    ).returncode  # fmt: skip
+
+
+def run(
+    command: list[str], pass_fds: tuple[int, ...], image: Path, most: int, said: int | None = None
+) -> tuple[int, bool]:
+    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes. Its
+    words go to the descriptor ``said``, if there is one.
+    """
+
+    def before() -> None:
+        calm()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done, over = threading.Event(), threading.Event()
+    with subprocess.Popen(
+        command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if said is None else said, preexec_fn=before,
+        pass_fds=pass_fds,
+    ) as process:  # fmt: skip
+        looks = threading.Thread(
+            target=watch, args=(process.pid, image, most, done, over), daemon=True
+        )
+        looks.start()
+        code = process.wait()
+    done.set()
+    looks.join()
+    return code, over.is_set()
+
+
+def watch(pid: int, image: Path, most: int, done: threading.Event, over: threading.Event) -> None:
+    """Nothing is lost where that fails: what was written is counted once more when it is whole."""
+    pause = LOOK
+    while not done.wait(pause):
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):
+            if allocated(image) > most:
+                over.set()
+        if over.is_set():  # at each look: CRIU may not have begun at the one before
+            for one in family(pid):
+                # EPERM without CAP_SYS_RESOURCE, as in containers; its files' limit stands.
+                with contextlib.suppress(OSError, ValueError):
+                    resource.prlimit(one, resource.RLIMIT_FSIZE, (0, 0))
+        pause = max(LOOK, (time.monotonic() - begun) / _PART)

@@ -7,6 +7,7 @@ either root's own all the way, or walked with the user's rights (``rights``).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -17,11 +18,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.machine.ckptroot.site import Refused
+from .site import Refused
 
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """Flags of every opening of a file (open(2)): O_NONBLOCK so that no pipe or lease keeps us."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _BLOCK = 1 << 20
 _BATCH = 1000
 ENTRIES = 1_000_000
@@ -51,6 +53,29 @@ def opened(
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextlib.contextmanager
+def held(
+    path: str | Path, flags: int = os.O_RDONLY, *, owners: Collection[int] = (),
+    most: int | None = None, mode: int = 0o600,
+) -> Iterator[int]:  # fmt: skip
+    """As ``opened``, and closed afterwards."""
+    descriptor = opened(path, flags, owners=owners, most=most, mode=mode)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def directory(path: str | Path) -> Iterator[int]:
+    """A descriptor of the directory itself, closed afterwards."""
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _check(
@@ -200,13 +225,22 @@ def copy(
         done += stop - at
         if most is not None and done > most:
             raise Refused(f"more than {most} bytes of data to copy")
-        _copy_block(source, target, at, stop, shift)
+        copy_block(source, target, at, stop, shift)
     if os.fstat(target).st_size < end - shift:
         os.ftruncate(target, end - shift)
     return done
 
 
-def _copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
+def copy_file(source: int, path: Path, mode: int, most: int | None) -> int:
+    """Copy a whole file to a new one at ``path``; how many bytes of data that were."""
+    with held(path, NEW) as target:
+        done = copy(source, target, 0, os.fstat(source).st_size, most=most)
+        os.fchmod(target, mode)
+    return done
+
+
+def copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
+    """What is between two places, to the same ones less ``shift``."""
     while at < stop:
         block = os.pread(source, stop - at, at)
         if not block:

@@ -19,7 +19,7 @@ _LOWEST, _HIGHEST = 20_000, 32_000
 _TRIES = 50
 _WITHIN = 5.0
 """Seconds for nft to set its rules."""
-_PATH = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"}
+PATH = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"}
 _RULES = (
     "table inet {name} {{ flags owner; "
     "chain output {{ type filter hook output priority 0; "
@@ -30,26 +30,26 @@ _RULES = (
 
 
 class Guard:
-    """The rules for ``port``, until ``close``."""
+    """The rules for ``port``, until ``close``; ``owner`` is the process that they go with."""
 
     def __init__(self, port: int, owner: subprocess.Popen[bytes]) -> None:
         self.port = port
-        self._owner = owner
+        self.owner = owner
 
     def close(self) -> None:
         """The port is everybody's again."""
-        _end(self._owner)
+        _end(self.owner)
 
 
 def guarded(uid: int) -> Guard | None:
     """A free port for that user and root; None where nft is missing or may not set rules here."""
-    port = _free()
+    port = free_port()
     if port is None:
         return None
     name = f"slurm_elastic_port_{port}"
     try:
         owner = subprocess.Popen(
-            ["nft", "-i"], env=_PATH, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            ["nft", "-i"], env=PATH, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, preexec_fn=_deaf, start_new_session=True, cwd="/",
         )  # fmt: skip
     except OSError:
@@ -71,7 +71,7 @@ def _takes(owner: subprocess.Popen[bytes], rules: str) -> bool:
     return False
 
 
-def _free() -> int | None:
+def free_port() -> int | None:
     """A port that nobody has now."""
     for _ in range(_TRIES):
         port = random.randint(_LOWEST, _HIGHEST)  # noqa: S311 - it is no secret
@@ -87,7 +87,7 @@ def _stands(name: str, owner: subprocess.Popen[bytes]) -> bool:
         asked = ["nft", "list", "table", "inet", name]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(
-                asked, env=_PATH, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                asked, env=PATH, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                 timeout=_WITHIN,
             )  # fmt: skip
             if done.returncode == 0:

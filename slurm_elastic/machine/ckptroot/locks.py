@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_elastic.machine.ckptroot import tracing
-from slurm_elastic.machine.ckptroot.proc import status_of
-from slurm_elastic.machine.ckptroot.tracing import await_stop, trace
+from . import tracing
+from .proc import number_inside, status_of
+from .tracing import await_stop, trace
 
 _FCNTL, _SETLK = 72, 6  # arch/x86/entry/syscalls/syscall_64.tbl; asm-generic/fcntl.h
 _SYSCALL = b"\x0f\x05"
@@ -59,23 +59,15 @@ def take(tasks: Iterable[int], wanted: Locks) -> str:
     """Have stopped tasks take those of their ``wanted`` locks that they lack; the file of one that
     could not be taken, empty where there is none.
     """
-    found = {task: wanted.get(_inside(task), ()) for task in tasks}
+    found = {task: wanted.get(number_inside(status_of(task)), ()) for task in tasks}
     lost = {task: missing for task, locks in found.items() if (missing := _missing(task, locks))}
     if not lost:
         return ""
     _await_all(lost)
 
-    def all_of_them() -> None:
-        for task, locks in lost.items():
-            _have_taken(task, locks)
-
-    tracing.by_child(all_of_them)
+    tracing.by_child(_have_taken, lost.items())
     still = (f"/proc/{task}/fd/{one.file}" for task in lost for one in _missing(task, lost[task]))
     return next((os.readlink(link) for link in still), "")
-
-
-def _inside(task: int) -> int:
-    return int(status_of(task).get("NSpid", "0").split()[-1])
 
 
 def _missing(task: int, wanted: Iterable[Lock]) -> list[Lock]:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.machine.ckptroot import files as safe
-from slurm_elastic.machine.ckptroot.site import Refused
+from . import files as safe
+from .site import Refused
 
 NAME = "manifest.json"
 _BLOCK = 1 << 20
@@ -34,7 +34,7 @@ class Manifest:
     the first process's in its namespace, 0 where there is none. ``closed`` are the far ends of the
     TCP connections that are closed in the image; None where it can have none. ``clocks``: what the
     job's own clocks said (ns, ``clock.Clocks``); None where it had none. ``bound``: the CPUs of its
-    threads that have not all (``binding.Bound``).
+    threads that have not all (``cpu_binding.Bound``).
     """
 
     cluster: str
@@ -129,11 +129,8 @@ def compare(directory: Path, manifest: Manifest) -> None:
 
 
 def _names(directory: Path) -> list[str]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | safe.SAFE)
-    try:
+    with safe.directory(directory) as descriptor:
         return [name for name in safe.names(descriptor, _FILES) if name != NAME]
-    finally:
-        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.images import OpenFile
-from slurm_elastic.machine.ckptroot.rights import as_user
-from slurm_elastic.machine.ckptroot.site import Refused
+from . import files
+from .caller import Caller
+from .images import OpenFile
+from .rights import as_user
+from .site import Refused
 
 _END = 1 << 20
 """Bytes of a file's end by which it is told from another."""
@@ -49,11 +49,8 @@ def keep(
     for index, path in enumerate(outputs):
         if path not in sizes:
             continue
-        source = _open(path, os.O_RDONLY, caller)
-        try:
+        with _opened(path, os.O_RDONLY, caller) as source:
             most -= _extend(directory / str(index), source, sizes[path], most)
-        finally:
-            os.close(source)
 
 
 def give_back(
@@ -65,8 +62,7 @@ def give_back(
     done = []
     for one in written:
         kept = directory / str(outputs.index(one.path)) if one.path in outputs else None
-        file = _open(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller)
-        try:
+        with _opened(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller) as file:
             found = os.fstat(file).st_size
             if kept is not None and found and not _is_ours(file, kept, min(found, one.size)):
                 aside = _aside(file, OpenFile(one.path, 0), caller, number)
@@ -79,8 +75,6 @@ def give_back(
                 lose = _given_back(file, kept) if kept else not one.appends
                 aside = _shorten(file, one, caller, number, lose=lose)
                 done.append(f"{one.path}: cut from {found} to {one.size} bytes{aside}")
-        finally:
-            os.close(file)
     return done
 
 
@@ -103,16 +97,12 @@ def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
     done = []
     for index, path in enumerate(outputs):
         kept = directory / str(index)
-        with contextlib.suppress(Refused):
-            file = _open(path, os.O_RDWR, caller)
-            try:
-                found = os.fstat(file).st_size
-                lose = _given_back(file, kept)
-                aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if found else ""
-                if aside:
-                    done.append(f"{path}: {found} bytes of earlier runs, or of others{aside}")
-            finally:
-                os.close(file)
+        with contextlib.suppress(Refused), _opened(path, os.O_RDWR, caller) as file:
+            found = os.fstat(file).st_size
+            lose = _given_back(file, kept)
+            aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if found else ""
+            if aside:
+                done.append(f"{path}: {found} bytes of earlier runs, or of others{aside}")
     return done
 
 
@@ -120,10 +110,8 @@ def sizes(outputs: list[str], caller: Caller) -> dict[str, int]:
     """The outputs' lengths now (bytes)."""
     found = {}
     for path in outputs:
-        with contextlib.suppress(Refused):
-            file = _open(path, os.O_RDONLY, caller)
+        with contextlib.suppress(Refused), _opened(path, os.O_RDONLY, caller) as file:
             found[path] = os.fstat(file).st_size
-            os.close(file)
     return found
 
 
@@ -132,26 +120,30 @@ def new(directory: Path, outputs: list[str], caller: Caller) -> int:
     blocks = 0
     for index, path in enumerate(outputs):
         with contextlib.suppress(Refused, OSError):
-            file = _open(path, os.O_RDONLY, caller)
-            blocks += os.fstat(file).st_blocks
-            os.close(file)
+            with _opened(path, os.O_RDONLY, caller) as file:
+                blocks += os.fstat(file).st_blocks
             blocks -= (directory / str(index)).lstat().st_blocks
     return max(blocks, 0) * 512
 
 
-def _open(path: str, flags: int, caller: Caller) -> int:
-    with as_user(caller.uid, caller.gid, caller.groups):
+@contextlib.contextmanager
+def _opened(path: str, flags: int, caller: Caller) -> Iterator[int]:
+    with as_user(caller):
         try:
-            return files.opened(path, flags, mode=0o644)
+            file = files.opened(path, flags, mode=0o644)
         except OSError as error:
             raise Refused(f"{path}: {error.strerror}") from error
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
     """Cut the file to the image's bytes; where the rest of it is, unless that may be lost."""
     if not lose:
         return _aside(file, one, caller, number)
-    with as_user(caller.uid, caller.gid, caller.groups):
+    with as_user(caller):
         os.ftruncate(file, one.size)
     return ""
 
@@ -162,7 +154,7 @@ def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
     Text that is appended meanwhile is copied, too, until nothing more comes: what is left is
     the instant between the last look and the cut, as no call does both.
     """
-    with as_user(caller.uid, caller.gid, caller.groups):
+    with as_user(caller):
         path = target = None
         try:
             path, target = _fresh(f"{one.path}.cut-{caller.job}-{number}", file)
@@ -191,7 +183,7 @@ def _copy_rest(source: int, target: int, start: int, at: int) -> int:
 
 def _fresh(path: str, like: int) -> tuple[str, int]:
     """A new file with that name, or the next that is free, as readable as the other."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.SAFE
+    flags = files.NEW | files.SAFE
     for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
         with contextlib.suppress(FileExistsError):
             target = os.open(name, flags, 0o600)
@@ -202,11 +194,9 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
 
 def _given_back(file: int, kept: Path) -> bool:
     """Whether nothing is in the file but what a copy of root's gave back."""
-    try:
-        source = files.opened(kept, owners=(0,))
-    except FileNotFoundError:
+    if not kept.exists():
         return False
-    try:
+    with files.held(kept, owners=(0,)) as source:
         size = os.fstat(file).st_size
         same = size <= os.fstat(source).st_size and all(
             os.pread(file, stop - at, at) == os.pread(source, stop - at, at)
@@ -214,30 +204,23 @@ def _given_back(file: int, kept: Path) -> bool:
             for at, stop in files.pieces(one, 0, size)
         )
         return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
-    finally:
-        os.close(source)
 
 
 def _is_ours(file: int, kept: Path, size: int) -> bool:
     """Whether the file's first bytes are the job's own, by the last ones of them. slurmstepd's word
     of what became of the job, or another job's line, may be sooner in an emptied file than we.
     """
-    try:
-        source = files.opened(kept, owners=(0,))
-    except FileNotFoundError:
+    if not kept.exists():
         return True  # nothing is known of it
-    try:
+    with files.held(kept, owners=(0,)) as source:
         size = min(size, os.fstat(source).st_size)
         start = max(size - _END, 0)
         return os.pread(file, size - start, start) == os.pread(source, size - start, start)
-    finally:
-        os.close(source)
 
 
 def _extend(kept: Path, source: int, size: int, most: int) -> int:
     """How many bytes of data came to the copy."""
-    target = files.opened(kept, os.O_RDWR | os.O_CREAT, owners=(0,))
-    try:
+    with files.held(kept, os.O_RDWR | os.O_CREAT, owners=(0,)) as target:
         have = min(os.fstat(target).st_size, size)
         os.ftruncate(target, have)
         try:
@@ -247,15 +230,9 @@ def _extend(kept: Path, source: int, size: int, most: int) -> int:
             os.ftruncate(target, have)
             raise
         return done
-    finally:
-        os.close(target)
 
 
 def _fill(target: int, kept: Path, size: int, caller: Caller) -> None:
-    source = files.opened(kept, owners=(0,))
-    try:
-        with as_user(caller.uid, caller.gid, caller.groups):
-            os.ftruncate(target, 0)  # what would stand where the copy has holes
-            files.copy(source, target, 0, size)
-    finally:
-        os.close(source)
+    with files.held(kept, owners=(0,)) as source, as_user(caller):
+        os.ftruncate(target, 0)  # what would stand where the copy has holes
+        files.copy(source, target, 0, size)

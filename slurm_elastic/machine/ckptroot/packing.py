@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.site import Refused
+from . import files
+from .site import Refused
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,20 @@ def pack(
     first = names.setdefault((seen.st_dev, seen.st_ino), path)
     if first != path:
         return replace(item, same=first), at
-    source = files.opened(path, owners=(seen.st_uid,))
-    try:
+    with files.held(path, owners=(seen.st_uid,)) as source:
         size, pieces = os.fstat(source).st_size, []
         for start, stop in files.pieces(source, 0, size):
             if at + stop - start > most:
                 raise Refused(f"its files in {path} and others are more than may travel")
-            _copy(source, start, stop, data, at)
+            files.copy_block(source, data, start, stop, start - at)
             at += stop - start
             pieces.append((start, stop))
-    finally:
-        os.close(source)
     return replace(item, size=size, pieces=tuple(pieces)), at
 
 
 def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
     """Lay the item out, whose data are at ``at`` of the image's; where the next one's begin.
-    ``make_way`` takes away what is there. A directory can be written until it is ``closed``.
+    ``make_way`` takes away what is there. A directory can be written until it is ``finished``.
     """
     os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
     if stat.S_ISDIR(item.mode):
@@ -84,17 +81,12 @@ def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> i
         if not stat.S_ISFIFO(_mode_of(item.path)):
             make_way(item.path)
             os.mkfifo(item.path, 0o600)
-        _finish(item)
+        finish(item)
     elif item.same:
         _link(item, make_way)
     else:
         return _write(item, data, at, make_way)
     return at
-
-
-def closed(item: Item) -> None:
-    """A directory, once all that is in it was laid out: one that its owner only reads is common."""
-    _finish(item)
 
 
 def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
@@ -125,25 +117,13 @@ def _write(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> i
     end = at + sum(stop - start for start, stop in item.pieces)
     if not _is_same(item, data, at):
         make_way(item.path)
-        target = files.opened(item.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
+        with files.held(item.path, files.NEW) as target:
             for start, stop in item.pieces:
-                _copy(data, at, at + stop - start, target, start)
+                files.copy_block(data, target, at, at + stop - start, at - start)
                 at += stop - start
             os.ftruncate(target, item.size)
-        finally:
-            os.close(target)
-    _finish(item)
+    finish(item)
     return end
-
-
-def _copy(source: int, start: int, stop: int, target: int, at: int) -> None:
-    """A piece, which is at most a block long."""
-    block = os.pread(source, stop - start, start)
-    if len(block) != stop - start:
-        raise Refused(f"a copy ends at byte {start + len(block)} of {stop}")
-    if os.pwrite(target, block, at) != len(block):
-        raise Refused("a copy was cut off")
 
 
 def _is_same(item: Item, data: int, at: int) -> bool:
@@ -169,7 +149,10 @@ def _is_same(item: Item, data: int, at: int) -> bool:
         os.close(there)
 
 
-def _finish(item: Item) -> None:
+def finish(item: Item) -> None:
+    """Group, mode and time as they were: of a directory once all that is in it was laid out, as one
+    that its owner only reads is common.
+    """
     if os.lstat(item.path).st_gid != item.gid:
         with contextlib.suppress(PermissionError):
             os.chown(item.path, -1, item.gid)

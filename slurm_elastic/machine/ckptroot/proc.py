@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 
@@ -17,12 +17,58 @@ def status_of(pid: int) -> dict[str, str]:
     return {}
 
 
+def processes() -> list[int]:
+    """All processes, by their numbers out here."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and those that it has started (proc(5), children)."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield from family(int(child))
+
+
+def threads_of(pid: int) -> list[int]:
+    """The threads of a process; none where it is gone."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def descriptors_of(pid: int) -> Iterator[tuple[int, str]]:
+    """The open descriptors of a process, each with what it is of, as a path or ``socket:[7]``."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield int(number), os.readlink(f"/proc/{pid}/fd/{number}")
+
+
+def number_inside(status: Mapping[str, str]) -> int:
+    """The number that a process has for itself, in its own namespace; 0 where it is gone."""
+    return int(status.get("NSpid", "0").split()[-1])
+
+
 def numbers_of(pid: int) -> tuple[int, int] | None:
     """The namespace that a process has its number in; None where it is gone."""
     with contextlib.suppress(OSError):
         seen = os.stat(f"/proc/{pid}/ns/pid")
         return seen.st_dev, seen.st_ino
     return None
+
+
+def others_of(uid: int, tasks: Collection[int]) -> set[int]:
+    """The user's processes on this node that are not the job's; nor are those that its ``tasks``
+    have begun since these were looked up, as a shell does all the time.
+    """
+    own, found = {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())}, set()
+    for pid in set(processes()) - {*tasks, os.getpid()}:
+        status = status_of(pid)
+        is_users = status.get("Uid", "").split()[1:2] == [str(uid)] and "RssAnon" in status
+        if is_users and numbers_of(pid) not in own:
+            found.add(pid)
+    return found
 
 
 def memory_of(status: dict[str, str]) -> int:

@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from . import files
+from .site import Refused, Site
 
 _MOST = 16 << 20
 _DEPTH = 3
 """A job's directory, images, one image."""
-_PATIENCE = 10.0
+PATIENCE = 10.0
 """Seconds for which another's look at a user's file is waited for."""
-_TURN = 2.0
+TURN = 2.0
 """Seconds for which the promises before are waited for."""
 _BLOCK = 512  # st_blocks, stat(2)
 
@@ -56,7 +56,7 @@ class Quota:
     """One job's part. ``path`` is its directory."""
 
     def __init__(self, site: Site, job: int, uid: int, path: Path) -> None:
-        self._site = site
+        self.site = site
         self._job = str(job)
         self._place = site.jobs / "quota"
         self._file = self._place / str(uid)
@@ -88,7 +88,7 @@ class Quota:
             entries.pop(self._job, None)
 
     def _room(self, has: int, entries: dict[str, Part]) -> Room:
-        site, there = self._site, os.statvfs(self._site.jobs)
+        site, there = self.site, os.statvfs(self.site.jobs)
         total = there.f_blocks * there.f_frsize
         free = there.f_bavail * there.f_frsize
         job, user = site.job_quota.of(total), site.user_quota.of(total)
@@ -126,13 +126,10 @@ class Quota:
         given up for that: what is late goes on, and ``keep_free`` is there for two at once.
         """
         self._make_place()
-        lock = files.opened(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,))
-        try:
+        with files.held(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
             with contextlib.suppress(Refused):
-                _take(lock, self._place, _TURN)
+                _take(lock, self._place, TURN)
             yield
-        finally:
-            os.close(lock)
 
     def _make_place(self) -> None:
         with contextlib.suppress(FileExistsError):
@@ -144,28 +141,25 @@ class Quota:
         refusal.
         """
         self._make_place()
-        lock = files.opened(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,))
-        try:
-            _take(lock, self._file, _PATIENCE)
+        with files.held(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
+            _take(lock, self._file, PATIENCE)
             entries = self._read()
             try:
                 yield entries
             finally:
                 self._write(entries)
-        finally:
-            os.close(lock)
 
     def _read(self) -> dict[str, Part]:
         try:
             parts = _parts(self._file)
         except FileNotFoundError:
             return {}
-        return {job: part for job, part in parts.items() if (self._site.jobs / job).is_dir()}
+        return {job: part for job, part in parts.items() if (self.site.jobs / job).is_dir()}
 
     def _write(self, entries: dict[str, Part]) -> None:
         new = self._file.with_suffix(".new")
         new.unlink(missing_ok=True)
-        with open(files.opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with open(files.opened(new, files.NEW), "wb") as file:
             content = {job: (part.has, part.next) for job, part in entries.items()}
             file.write(json.dumps(content).encode())
             file.flush()

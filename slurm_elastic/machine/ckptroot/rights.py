@@ -7,15 +7,29 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from typing import Protocol
+
+
+class User(Protocol):
+    """Whose rights they are: a ``caller.Caller``'s, or a ``payload.Payload``'s."""
+
+    @property
+    def uid(self) -> int: ...
+
+    @property
+    def gid(self) -> int: ...
+
+    @property
+    def groups(self) -> tuple[int, ...]: ...
 
 
 @contextlib.contextmanager
-def as_user(uid: int, gid: int, groups: tuple[int, ...]) -> Iterator[None]:
+def as_user(user: User) -> Iterator[None]:
     """With the user's rights on files, and no more. Our real user stays root."""
     before = os.getgroups()
-    os.setgroups(groups)
-    os.setegid(gid)
-    os.seteuid(uid)
+    os.setgroups(user.groups)
+    os.setegid(user.gid)
+    os.seteuid(user.uid)
     try:
         yield
     finally:

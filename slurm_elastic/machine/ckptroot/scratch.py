@@ -13,9 +13,9 @@ import os
 import time
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.payload import mount_small, unmount, unshare_mounts
-from slurm_elastic.machine.ckptroot.site import Refused
+from . import files
+from .kernel import mount_small, unmount, unshare_mounts
+from .site import Refused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
 _PATIENCE = 5.0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pwd
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from slurm_elastic.base.trust import flaw
+from typing import Any
 
 CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
-ROOT = (0,)
 _MOST = 1 << 20
 
 
@@ -41,8 +40,8 @@ class Site:
     same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
     how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
     all jobs of a user, have there; ``keep_free`` is what saves leave of the file system. ``stage``
-    is a directory on a disk of the node's own (``stage.py``). ``tmp``: ``own``, or ``node`` where
-    jobs are to have the node's temporary directories (``ownplaces.py``).
+    is a directory on a disk of the node's own (``node_disk.py``). ``tmp``: ``own``, or ``node``
+    where jobs are to have the node's temporary directories (``private_tmp.py``).
     """
 
     cluster: str
@@ -89,24 +88,17 @@ def read(path: str = CONFIG) -> Site:
         entry = pwd.getpwnam(user)
     except KeyError as error:
         raise Refused(f"{path}: this host has no user {user}") from error
-    numbers = {name: _number(values, name, path) for name in ("hold", "poll") if name in values}
-    keep = {"keep": int(_number(values, "keep", path))} if "keep" in values else {}
-    amounts = {
-        name: _amount(values, name, path)
-        for name in ("job_quota", "user_quota", "keep_free")
+    own = {
+        name: reads(values.pop(name), f"{path}: {name}")
+        for name, reads in _READ.items()
         if name in values
     }
-    own = {name: Path(values.pop(name)) for name in ("scratch", "stage") if name in values}
-    texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf", "tmp")
-    programs = {name: values.pop(name) for name in texts if name in values}
-    if programs.get("tmp", "own") not in ("own", "node"):
-        raise Refused(f"{path}: tmp is {programs['tmp']!r}, expected own or node")
+    if own.get("tmp", "own") not in ("own", "node"):
+        raise Refused(f"{path}: tmp is {own['tmp']!r}, expected own or node")
     if values:
         raise Refused(f"{path}: unknown key {min(values)!r}")
-    return Site(
-        cluster=cluster, directory=directory, key=key, reader=(entry.pw_uid, entry.pw_gid),
-        **numbers, **keep, **amounts, **own, **programs,  # type: ignore[arg-type]
-    )  # fmt: skip
+    reader = (entry.pw_uid, entry.pw_gid)
+    return Site(cluster=cluster, directory=directory, key=key, reader=reader, **own)
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
@@ -116,17 +108,24 @@ def trust(path: Path, *, directory: bool = False, private: bool = False) -> None
     """
     if not path.is_absolute() or ".." in path.parts:
         raise Refused(f"{path}: not an absolute path")
-    link = next((place for place in (*reversed(path.parents), path) if place.is_symlink()), None)
-    if link is not None:
-        raise Refused(f"{link}: a link")
-    try:
-        if directory != stat.S_ISDIR(path.lstat().st_mode):
+    for place in (*reversed(path.parents), path):
+        try:
+            seen = place.lstat()
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror}") from error
+        mode = stat.S_IMODE(seen.st_mode)
+        if stat.S_ISLNK(seen.st_mode):
+            raise Refused(f"{place}: a link")
+        if place == path and directory != stat.S_ISDIR(seen.st_mode):
             raise Refused(f"{path}: not a {'directory' if directory else 'file'}")
-        wrong = flaw(path, ROOT, private=private)
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
-    if wrong:
-        raise Refused(wrong)
+        if seen.st_uid != 0:
+            raise Refused(f"{place} belongs to uid {seen.st_uid}, not to root; chown root {place}")
+        if mode & 0o022 and not (stat.S_ISDIR(seen.st_mode) and mode & stat.S_ISVTX):
+            why = f"may be written by others (mode {mode:04o})"
+            raise Refused(f"{place} {why}; chmod go-w {place}")
+    if private and mode & 0o077:
+        why = f"may be read by others (mode {mode:04o})"
+        raise Refused(f"{path} {why}; chmod 600 {path}")
 
 
 def _read_trusted(path: Path, *, private: bool = False) -> bytes:
@@ -156,25 +155,35 @@ def _needed(values: dict[str, str], name: str, path: str) -> str:
     return values.pop(name)
 
 
-def _number(values: dict[str, str], name: str, path: str) -> float:
-    text = values.pop(name)
+def _number(text: str, name: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise Refused(f"{path}: {name} is {text!r}, not a number") from error
+        raise Refused(f"{name} is {text!r}, not a number") from error
     if not 0 < value < 1e9:
-        raise Refused(f"{path}: {name} is {text}, not above 0 and below 1,000,000,000")
+        raise Refused(f"{name} is {text}, not above 0 and below 1,000,000,000")
     return value
 
 
-def _amount(values: dict[str, str], name: str, path: str) -> Amount:
-    text = values.pop(name)
+def _amount(text: str, name: str) -> Amount:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])|(%))", text)
     if not found:
-        raise Refused(f"{path}: {name} is {text!r}, expected an amount such as 200G, 2T or 25%")
+        raise Refused(f"{name} is {text!r}, expected an amount such as 200G, 2T or 25%")
     number, unit, percent = float(found[1]), found[2], found[3]
     if percent:
         if number > 100:
-            raise Refused(f"{path}: {name} is {text}, expected at most 100%")
+            raise Refused(f"{name} is {text}, expected at most 100%")
         return Amount(text, share=number / 100)
     return Amount(text, size=int(number * 1024 ** ("KMGT".index(unit) + 1)))
+
+
+_READ: dict[str, Callable[[str, str], Any]] = {
+    **dict.fromkeys(("hold", "poll"), _number),
+    "keep": lambda text, name: int(_number(text, name)),
+    **dict.fromkeys(("job_quota", "user_quota", "keep_free"), _amount),
+    **dict.fromkeys(("scratch", "stage"), lambda text, _: Path(text)),
+    **dict.fromkeys(
+        ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf", "tmp"),
+        lambda text, _: text,
+    ),
+}

@@ -8,7 +8,6 @@ saved after the other; so the two must agree afterwards (``check_streams``).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import ipaddress
 import os
@@ -18,15 +17,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot.images import Stream
-from slurm_elastic.machine.ckptroot.site import Refused
+from .images import Stream
+from .kernel import descriptor_of
+from .proc import descriptors_of
+from .site import Refused
 
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _ESTABLISHED = 1  # include/net/tcp_states.h
-_TCP_REPAIR = 19  # tcp(7) has it not: include/uapi/linux/tcp.h
-_PIDFD_GETFD = 438
-_NONLOCAL = Path("/proc/sys/net/ipv4/ip_nonlocal_bind")
-_LIBC = ctypes.CDLL(None, use_errno=True)
+TCP_REPAIR = 19  # tcp(7) has it not: include/uapi/linux/tcp.h
+NONLOCAL = Path("/proc/sys/net/ipv4/ip_nonlocal_bind")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 End = tuple[Address, int]
 """An address and a port."""
@@ -47,7 +46,7 @@ class Socket:
 
 def sockets(tasks: Collection[int]) -> list[Socket]:
     """The sockets that the tasks have open, by the tables of the network that they share."""
-    own = {inode for pid in tasks for _, inode in _descriptors(pid)}
+    own = {inode for pid in tasks for _, inode in _sockets_of(pid)}
     return [one for table in _TABLES for one in _rows(tasks, table, own)] if own else []
 
 
@@ -84,7 +83,7 @@ def stays_here(tasks: Collection[int]) -> str:
     where none is. Connections are another matter.
     """
     with contextlib.suppress(OSError):
-        if _NONLOCAL.read_text(encoding="ascii").strip() == "1":
+        if NONLOCAL.read_text(encoding="ascii").strip() == "1":
             return ""
     for one in sockets(tasks):
         address = one.local[0]
@@ -149,8 +148,8 @@ def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
     them at rest (TCP_REPAIR), which changes what ``reused`` has told before.
     """
     for inode, one in _opened(tasks):
-        if one.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR):
-            one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 0)
+        if one.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR):
+            one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 0)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(inode in reused))
 
 
@@ -162,32 +161,29 @@ def _opened(tasks: Iterable[int]) -> Iterator[tuple[str, socket.socket]]:
         except ProcessLookupError:
             continue
         try:
-            for number, inode in _descriptors(pid):
+            for number, inode in _sockets_of(pid):
                 yield from _taken(process, number, inode)
         finally:
             os.close(process)
 
 
 def _taken(process: int, number: int, inode: str) -> Iterator[tuple[str, socket.socket]]:
-    ours = _LIBC.syscall(_PIDFD_GETFD, process, number, 0)
-    if ours < 0:
-        error = ctypes.get_errno()
-        if error in (errno.EBADF, errno.ESRCH):  # it is closed by now
+    try:
+        ours = descriptor_of(process, number)
+    except OSError as error:
+        if error.errno in (errno.EBADF, errno.ESRCH):  # it is closed by now
             return
-        raise Refused(f"its connections cannot be opened: {os.strerror(error)}")
+        raise Refused(f"its connections cannot be opened: {error.strerror}") from error
     with socket.socket(fileno=ours) as one:
         if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
             yield inode, one
 
 
-def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
+def _sockets_of(pid: int) -> Iterator[tuple[int, str]]:
     """The sockets among a task's descriptors, with their inodes."""
-    with contextlib.suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                kind, _, inode = os.readlink(f"/proc/{pid}/fd/{number}").partition(":")
-                if kind == "socket":
-                    yield int(number), inode[1:-1]
+    for number, path in descriptors_of(pid):
+        if path.startswith("socket:["):
+            yield number, path[8:-1]
 
 
 def _end(text: str) -> End:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot.caller import program_of
-from slurm_elastic.machine.ckptroot.proc import status_of
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from .caller import program_of
+from .proc import processes, status_of
+from .site import Refused, Site
 
 _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)(?:\+\d+)?\.([\w+]+)\]")
 """As 22.05 to 26.05 write it: 12.0, 12.batch, 12.interactive; 12+1.0 or 12.0+1 of one part of a
@@ -36,16 +36,13 @@ def check(site: Site, job: int, tasks: Iterable[int], method: str) -> None:
 def running(site: Site, job: int) -> Iterator[str]:
     """The steps of a job on this node that are not its script, as 12.0."""
     stepd = os.path.realpath(site.slurmstepd)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and program_of(int(entry)) == stepd and _is_roots(int(entry)):
-            found = _TITLE.match(_title(int(entry)))
+    for pid in processes():
+        # By its real user: slurmstepd takes on the job's user's rights now and then.
+        is_roots = status_of(pid).get("Uid", "").split()[:1] == ["0"]
+        if program_of(pid) == stepd and is_roots:
+            found = _TITLE.match(_title(pid))
             if found and int(found[1]) == job and found[2] not in _OWN:
                 yield f"{job}.{found[2].decode()}"
-
-
-def _is_roots(pid: int) -> bool:
-    """By its real user: slurmstepd takes on the job's user's rights now and then."""
-    return status_of(pid).get("Uid", "").split()[:1] == ["0"]
 
 
 def _title(pid: int) -> bytes:

@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot import manifest as manifests
-from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.manifest import Manifest
-from slurm_elastic.machine.ckptroot.rights import as_user, let_run
-from slurm_elastic.machine.ckptroot.site import Refused, Site, trust
+from . import files
+from . import manifest as manifests
+from .caller import Caller
+from .manifest import Manifest
+from .rights import as_user, let_run
+from .site import Refused, Site, trust
 
 _MOST = 64 << 20
 """Bytes of the largest script; Slurm's own default is 4 MiB (slurm.conf(5), max_script_size)."""
@@ -77,9 +77,9 @@ class Store:
     def __init__(self, site: Site, job: int) -> None:
         self.path = site.jobs / str(job)
         self.job = job
-        self._site = site
+        self.site = site
         self._lock: int | None = None
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         self._known: list[dict[str, Any]] = []
 
     def open(self) -> None:
@@ -87,7 +87,7 @@ class Store:
         run has it.
         """
         try:
-            for path, mode in ((self._site.jobs, 0o755), (self.path, 0o751)):
+            for path, mode in ((self.site.jobs, 0o755), (self.path, 0o751)):
                 self._make(path, mode)
             trust(self.path, directory=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -139,7 +139,7 @@ class Store:
         self._directory("images", 0o751)
         self._directory("keep", 0o700)
         self._script(script, meta)
-        self._file("request", b"", 0o600, self._site.reader)
+        _write(self.path / "request", b"", 0o600, self.site.reader)
         self.replace("meta.json", json.dumps(asdict(meta)).encode(), 0o600)
 
     def meta(self) -> Meta | None:
@@ -155,7 +155,7 @@ class Store:
         """The request that SlurmUser last wrote; None where that is nothing, or nothing that can be
         read.
         """
-        owners = (0, self._site.reader[0])
+        owners = (0, self.site.reader[0])
         try:
             values = files.json_of(files.read(self.path / "request", _REQUEST, owners=owners))
             return Request(
@@ -170,11 +170,11 @@ class Store:
 
     def say(self, line: str) -> None:
         """Keep a sentence for the head and people; the last ones are in the status."""
-        self._lines = [*self._lines[-49:], f"{time.time():.3f} {line}"]
+        self.lines = [*self.lines[-49:], f"{time.time():.3f} {line}"]
 
     def publish(self, state: str, **more: object) -> None:
         """Write ``status.json``."""
-        values = {"state": state, **more, "images": self._listed(), "log": self._lines}
+        values = {"state": state, **more, "images": self._listed(), "log": self.lines}
         self.replace("status.json", json.dumps(values).encode(), 0o640)
 
     def images(self) -> list[Path]:
@@ -201,13 +201,13 @@ class Store:
 
     def accept(self, path: Path, manifest: Manifest) -> Path:
         """The image is complete: seal it, give it its name, delete those beyond the kept ones."""
-        content = manifests.seal(manifest, self._site.key)
-        _write(path / manifests.NAME, content, 0o640, (0, self._site.reader[1]))
+        content = manifests.seal(manifest, self.site.key)
+        _write(path / manifests.NAME, content, 0o640, (0, self.site.reader[1]))
         manifests.sync(path)
         final = path.with_name(str(manifest.number))
         path.rename(final)
         manifests.sync(final.parent)
-        for old in self.images()[self._site.keep :]:
+        for old in self.images()[self.site.keep :]:
             self.drop_image(old)
         return final
 
@@ -233,7 +233,7 @@ class Store:
         path = self.path / name
         new = self.path / f"{name}{_NEW}"
         new.unlink(missing_ok=True)
-        _write(new, content, mode, (0, self._site.reader[1]))
+        _write(new, content, mode, (0, self.site.reader[1]))
         new.rename(path)
 
     def _listed(self) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ class Store:
         found = []
         for path in self.images():
             with contextlib.suppress(Refused):
-                one = manifests.read(path, self._site.key)
+                one = manifests.read(path, self.site.key)
                 values = {k: v for k, v in asdict(one).items() if k not in ("files", "writing")}
                 found.append({**values, "size": one.size})
         self._known = found
@@ -257,7 +257,7 @@ class Store:
         self._give(path, mode)
 
     def _give(self, path: Path, mode: int) -> None:
-        os.chown(path, 0, self._site.reader[1], follow_symlinks=False)
+        os.chown(path, 0, self.site.reader[1], follow_symlinks=False)
         path.chmod(mode)
 
     def _script(self, script: bytes, meta: Meta) -> None:
@@ -265,15 +265,9 @@ class Store:
         Where a file system has no such rights it is his all the same.
         """
         _write(self.path / "script", script, 0o500, (0, 0))
-        descriptor = files.opened(self.path / "script", owners=(0,))
-        try:
+        with files.held(self.path / "script", owners=(0,)) as descriptor:
             if not let_run(descriptor, meta.uid):
                 os.fchown(descriptor, meta.uid, meta.gid)
-        finally:
-            os.close(descriptor)
-
-    def _file(self, name: str, content: bytes, mode: int, owner: tuple[int, int]) -> None:
-        _write(self.path / name, content, mode, owner)
 
 
 def read_script(caller: Caller, path: str) -> bytes:
@@ -281,7 +275,7 @@ def read_script(caller: Caller, path: str) -> bytes:
 
     slurmd's copy lies in a directory that the job's group may enter.
     """
-    with as_user(caller.uid, caller.gid, caller.groups):
+    with as_user(caller):
         try:
             content = files.read(path, _MOST)
         except OSError as error:
@@ -293,7 +287,7 @@ def read_script(caller: Caller, path: str) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int, owner: tuple[int, int]) -> None:
-    descriptor = files.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    descriptor = files.opened(path, files.NEW)
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()

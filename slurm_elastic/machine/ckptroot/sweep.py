@@ -8,23 +8,18 @@ doubt: only what slurmctld says has ended, or no longer knows while it knows of 
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot import caller as callers
-from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.caller import CLEAN
-from slurm_elastic.machine.ckptroot.quota import tidy
-from slurm_elastic.machine.ckptroot.site import Refused, Site, trust
-from slurm_elastic.machine.ckptroot.store import REMOVED, Store
-
-_OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "BOOT_FAIL",
-         "NODE_FAIL", "PREEMPTED", "GONE"}  # fmt: skip
+from . import files, job_state
+from .job_state import JobState
+from .quota import tidy
+from .site import Refused, Site, trust
+from .store import REMOVED, Store
 
 
 def sweep(site: Site) -> list[str]:
     """Remove what is over; a sentence for each job."""
-    if not site.jobs.exists() or not _answers(site):
+    if not site.jobs.exists() or not job_state.is_up(site):
         return []
     trust(site.jobs, directory=True)
     lines = [line for path in sorted(site.jobs.iterdir()) if (line := _guarded(site, path))]
@@ -48,12 +43,14 @@ def _one(site: Site, path: Path) -> str:
         return _rest(path)
     if not path.name.isdigit() or path.is_symlink():
         return ""
-    found = callers.ask(site, int(path.name))
-    if found is None or found.state not in _OVER:
-        return ""
-    if not _asked(site, path) and not _same_user(site, path, found):
+    found = job_state.ask(site, int(path.name))
+    if found is None or not found.is_over():
         return ""
     store = Store(site, int(path.name))
+    request = store.request()
+    is_asked_for = request is not None and request.verb == "remove"
+    if not is_asked_for and not _same_user(store, found):
+        return ""
     try:
         store.open()
     except Refused:
@@ -74,27 +71,10 @@ def _rest(path: Path) -> str:
     return f"job {path.name.removeprefix(REMOVED).partition('-')[0]}: the rest of it removed"
 
 
-def _same_user(site: Site, path: Path, found: callers.JobState) -> bool:
+def _same_user(store: Store, found: JobState) -> bool:
     """A number that was given out again belongs to another job: its own run clears that up."""
     try:
-        meta = Store(site, int(path.name)).meta()
+        meta = store.meta()
     except OSError:
         return True
     return meta is None or found.state == "GONE" or meta.uid == found.uid
-
-
-def _asked(site: Site, path: Path) -> bool:
-    request = Store(site, int(path.name)).request()
-    return request is not None and request.verb == "remove"
-
-
-def _answers(site: Site) -> bool:
-    """Whether slurmctld is there: only then may "invalid job id" be believed."""
-    environment = {**CLEAN, **({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})}
-    try:
-        done = subprocess.run(
-            [site.scontrol, "ping"], env=environment, capture_output=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and b" UP" in done.stdout

@@ -15,15 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_elastic.machine.ckptroot.caller import CLEAN
-from slurm_elastic.machine.ckptroot.payload import (
-    calm,
-    join_ipc,
-    mount_beside,
-    unmount,
-    unshare_ipc,
-)
-from slurm_elastic.machine.ckptroot.site import Refused
+from .caller import CLEAN
+from .kernel import LIBC, join_ipc, mount_beside, unmount, unshare_ipc
+from .payload import calm
+from .site import Refused
 
 _SYSCTLS = Path("/proc/sys")
 _LIMITS = {
@@ -41,7 +36,6 @@ NUMBERS = _SYSCTLS / "kernel/shm_next_id"
 """Where the next segment's number is chosen: by whoever may restore, since Linux 5.17."""
 _KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354}
 _SYSVSEM = 6  # linux/kcmp.h: KCMP_SYSVSEM
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _TABLES = ("shm", "sem", "msg")
 _PATIENCE = 30.0
 """Seconds for a look at what there is, which a busy disk may hold up."""
@@ -128,7 +122,7 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
     those always have one, maybe with nothing in it.
     """
     for pid in tasks:
-        compared = _LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
+        compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
         error = ctypes.get_errno() if compared < 0 else 0
         if compared > 0:
             raise Refused("semaphores may be undone at the end of a process of it (SEM_UNDO)")

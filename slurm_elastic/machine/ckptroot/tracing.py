@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from slurm_elastic.machine.ckptroot.child import Child
+from .child import Child
+from .kernel import LIBC
 
 CONT, STEP, GETREGS, SETREGS, DETACH = 7, 9, 12, 13, 17  # linux/ptrace.h
 SEIZE, INTERRUPT, GETSIGMASK, SETSIGMASK = 0x4206, 0x4207, 0x420A, 0x420B
@@ -21,17 +23,17 @@ LONG_MODE = 0x33
 _WALL = 0x40000000  # wait(2), __WALL
 _PATIENCE = 60.0
 """Seconds for all threads of a job, which stand still; a busy machine may take some."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_LIBC.ptrace.restype = ctypes.c_long
+LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+LIBC.ptrace.restype = ctypes.c_long
 
 
-def by_child(work: Callable[[], None]) -> None:
-    """Have a child do the work, for so long as one can wait for it."""
+def by_child(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> None:
+    """Have a child do the work for each of these, for so long as one can wait for it."""
     pid = os.fork()
     if pid == 0:
         try:
-            work()
+            for one in each:
+                work(*one)
         finally:
             os._exit(0)
     child, until = Child(pid), time.monotonic() + _PATIENCE
@@ -42,7 +44,7 @@ def by_child(work: Callable[[], None]) -> None:
 
 def trace(request: int, thread: int, address: object = None, data: object = None) -> bool:
     """One request of ptrace(2); whether it could be carried out."""
-    return bool(_LIBC.ptrace(request, thread, address, data) == 0)
+    return bool(LIBC.ptrace(request, thread, address, data) == 0)
 
 
 def await_stop(thread: int) -> int:

@@ -7,13 +7,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import child
 from slurm_elastic.machine.ckptroot.child import Child
 from slurm_elastic.machine.ckptroot.site import Refused
 
-pytestmark = ROOT_PART
+from .helpers import ROOT
+
+pytestmark = ROOT
 USER = (65534, 65533, (65533, 60))
 LONG = 60.0
 

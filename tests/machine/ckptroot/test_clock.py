@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from needs import ROOT
 
 from slurm_elastic.machine.ckptroot import clock
+
+from .helpers import ROOT
 
 pytestmark = ROOT
 

@@ -5,48 +5,69 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import dmtcp
+from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.child import Child
 from slurm_elastic.machine.ckptroot.dmtcp import Dmtcp
+from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
 from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.site import Refused, Site
+
+from .helpers import ROOT, eventually
 
 PAYLOAD = Payload(argv=("script",), environment={}, directory="/", umask=0, uid=0, gid=0, groups=())
 
 
+class Beside:
+    """In place of a coordinator, which has begun once there is ``said``."""
+
+    def __init__(self, said: Path) -> None:
+        self.said = said
+
+    def words(self) -> list[str]:
+        return ["--new-coordinator"]
+
+    def forget(self) -> None:
+        self.said.unlink(missing_ok=True)
+
+    def wait(self, program: str, ended: Callable[[], int | None]) -> None:
+        eventually(lambda: self.said.exists() or ended() is not None)
+        if not self.said.exists():
+            raise Refused(f"{program}: it started no coordinator")
+
+    def command(self, within: float, *arguments: str) -> None:
+        """It has gone with its payload."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
 class Bed:
-    """A method with the port of an earlier run, whose payload does what the test says."""
+    """A method whose payload does what the test says."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.port = place / "port"
-        self.port.write_text("7779\n")
-        self.method: Any = object.__new__(Dmtcp)
-        self.method._payload = PAYLOAD
-        self.method._child = None
-        self.started: list[Any] = []
-        monkeypatch.setattr(Dmtcp, "_port_file", lambda _: self.port)
-        monkeypatch.setattr(Dmtcp, "_as_user", lambda _: nullcontext())
-        monkeypatch.setattr(Dmtcp, "_port", lambda _: self.said())
+        self.said = place / "said"
+        self.said.write_text("by an earlier one")
+        monkeypatch.setattr(dmtcp, "Coordinator", lambda *_: Beside(self.said))
         monkeypatch.setattr(dmtcp, "become", self.become)
         monkeypatch.setattr(dmtcp.clock, "begun", self.begun)
-        self.method._own_clocks = {"monotonic": 5}
+        monkeypatch.setattr(dmtcp.clock, "offsets", lambda: {"monotonic": 5})
+        site = Site(cluster="t", directory=place, key=b"", reader=(0, 0), dmtcp="/opt")
+        us = Caller(7, os.geteuid(), os.getegid(), "us", tuple(os.getgroups()), {})
+        self.method = Dmtcp(site, us, replace(PAYLOAD, directory=str(place)))
         self.given: list[object] = []
         self.cannot: OSError | None = None
         self.does = "tell"
-
-    def said(self) -> str | None:
-        return self.port.read_text() if self.port.exists() else None
+        self.image = place / "images" / "1"
+        self.image.mkdir(parents=True)
 
     @contextmanager
     def begun(self, ours: object, saved: object) -> Iterator[dict[str, int]]:
@@ -57,45 +78,70 @@ class Bed:
 
     def become(self, payload: Payload, **how: Any) -> None:
         if self.does == "tell":
-            new = self.port.with_name("port.new")  # whole at once, as whoever waits for it reads it
-            new.write_text(f"{payload.argv} {how}")
-            new.rename(self.port)
+            handed = how.pop("handed")
+            kept = handed is not None and os.path.samestat(os.fstat(handed), self.image.stat())
+            new = self.said.with_name("said.new")  # whole at once, as whoever waits for it reads it
+            new.write_text(f"{list(payload.argv)} {how} {kept}")
+            new.rename(self.said)
         os._exit(3)
+
+    def restore(self, *names: str) -> None:
+        files = dict.fromkeys(names, (0, ""))
+        self.method.restore(self.image, cast("Any", SimpleNamespace(files=files, clocks=CLOCKS)))
+
+
+CLOCKS = {"monotonic": 9, "boottime": 9}
 
 
 @pytest.fixture
-def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    return Bed(tmp_path, monkeypatch)
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    made = Bed(tmp_path, monkeypatch)
+    yield made
+    made.method.close()
 
 
-def test_the_port_of_an_earlier_run_is_not_taken_for_this_ones(bed: Bed) -> None:
-    bed.method._run(("dmtcp_launch", "script"), handed=5)
-    assert bed.said() == "('dmtcp_launch', 'script') {'bound': True, 'handed': 5}"
-    assert isinstance(bed.method._child, Child)
-    bed.method._child.end()
+def test_what_an_earlier_run_said_is_not_taken_for_this_ones(bed: Bed) -> None:
+    bed.method.start()
+    words = ["/opt/dmtcp_launch", "--new-coordinator", "script"]
+    assert bed.said.read_text() == f"{words} {{'bound': True}} False"
+    assert bed.method.pid > 0
 
 
 def test_one_that_ends_before_it_has_a_coordinator_is_refused_and_gone(bed: Bed) -> None:
     bed.does = "end"
     with pytest.raises(Refused, match="dmtcp_launch: it started no coordinator"):
-        bed.method._run(("dmtcp_launch", "script"))
-    assert not bed.method._child
+        bed.method.start()
+    assert bed.method.pid == 0
 
 
-def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(bed: Bed) -> None:
-    saved = {"monotonic": 9}
-    bed.method._run(("dmtcp_restart",), clocks=saved)
-    bed.method._child.end()
-    assert bed.given == [({"monotonic": 5}, saved)]
-    assert bed.method._clocks == {"monotonic": 7}
+def test_a_restore_is_of_the_images_files_behind_an_open_directory(bed: Bed) -> None:
+    (bed.image / "b.dmtcp").touch(mode=0o640)
+    before = len(os.listdir("/proc/self/fd"))
+    bed.restore("b.dmtcp", "a.dmtcp", "notes")
+    assert len(os.listdir("/proc/self/fd")) == before + 1, "that of its process"
+    saved = ["/proc/self/fd/3/a.dmtcp", "/proc/self/fd/3/b.dmtcp"]
+    words = ["/opt/dmtcp_restart", "--new-coordinator", *saved]
+    assert bed.said.read_text() == f"{words} {{'bound': True}} True"
+    assert (bed.image / "b.dmtcp").stat().st_mode & 0o777 == 0o644
+    with pytest.raises(Refused, match="no file of DMTCP"):
+        bed.restore("notes")
+
+
+def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dmtcp.clock, "now", lambda ours, theirs: theirs)
+    bed.restore("a.dmtcp")
+    assert bed.given == [({"monotonic": 5}, CLOCKS)]
+    assert bed.method.clocks() == {"monotonic": 7}
+    bed.method.stop()
     bed.cannot = PermissionError(1, "Operation not permitted")
-    bed.method._run(("dmtcp_launch",))
-    bed.method._child.end()
+    bed.method.start()
     assert bed.method.clocks() is None
-    bed.method._child = None
+    bed.method.stop()
     with pytest.raises(Refused, match=r"^its clocks cannot go on here: Operation not permitted$"):
-        bed.method._run(("dmtcp_restart",), clocks=saved)
-    assert bed.method._child is None, "nothing was brought back with other clocks"
+        bed.restore("a.dmtcp")
+    assert bed.method.pid == 0, "nothing was brought back with other clocks"
 
 
 # its commands, which say what the test says
@@ -114,16 +160,33 @@ class Commands:
         self.answer: tuple[int, str] | Refused = (0, "")
         self.user.mkdir()
         os.chown(self.user, USER, USER)
-        monkeypatch.setattr(dmtcp.child, "run", self.run)
+        monkeypatch.setattr(dmtcp_coordinator.child, "run", self.run)
         site = Site(
             cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), dmtcp="/opt",
             slurmstepd="/none",
         )  # fmt: skip
         payload = replace(PAYLOAD, directory=str(self.user), uid=USER, gid=USER, groups=(USER,))
-        self.method: Any = Dmtcp(site, CALLER, payload)
+        self.closed: list[str] = []
+        self.guard: Any = self.closes("guard", port=20_001)
+        scratch = self.closes("scratch", of_user=lambda uid, gid: self.user)
+        monkeypatch.setattr(dmtcp_coordinator, "Scratch", lambda *_: scratch)
+        monkeypatch.setattr(dmtcp_coordinator, "guarded", lambda uid: self.guard)
+        self.method = Dmtcp(site, CALLER, payload)
+        self.coordinator = Coordinator(site, CALLER)
         self.port = self.user / "port"
-        monkeypatch.setattr(Dmtcp, "_port_file", lambda _: self.port)
         self.say("7779\n")
+
+    def closes(self, name: str, **more: object) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: self.closed.append(name), **more)
+
+    def start(self, monkeypatch: pytest.MonkeyPatch, **child: object) -> None:
+        """A payload that is no process, and has its coordinator at once."""
+        made = SimpleNamespace(end=lambda: self.closed.append("child"), **child)
+        monkeypatch.setattr(dmtcp, "Child", lambda pid: made)
+        monkeypatch.setattr(dmtcp.os, "fork", lambda: 9)
+        monkeypatch.setattr(dmtcp.clock, "begun", lambda *_: nullcontext())
+        monkeypatch.setattr(Coordinator, "forget", lambda _: None)
+        self.method.start()
 
     def say(self, text: str) -> None:
         self.port.write_text(text)
@@ -158,7 +221,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
 TO_IT = ["/opt/dmtcp_command", "--coord-host", "127.0.0.1", "--coord-port", "7779"]
 
 
-@ROOT_PART
+@ROOT
 class TestCommands:
     def test_a_save_goes_into_a_fresh_directory_of_the_users(self, commands: Commands) -> None:
         saved = commands.save("of-before.dmtcp")
@@ -220,19 +283,21 @@ class TestCommands:
     @pytest.mark.parametrize("answer", [(0, ""), (1, ""), Refused("no answer in 30 s")])
     @pytest.mark.parametrize(("how", "within"), [("stop", 30.0), ("close", 10.0)])
     def test_an_end_is_asked_for_and_then_made(
-        self, commands: Commands, answer: Any, how: str, within: float
+        self,
+        commands: Commands,
+        monkeypatch: pytest.MonkeyPatch,
+        answer: Any,
+        how: str,
+        within: float,
     ) -> None:
-        done: list[str] = []
         commands.answer = answer
-        commands.method._child = SimpleNamespace(end=lambda: done.append("child"), pid=9)
-        commands.method._guard = SimpleNamespace(close=lambda: done.append("guard"))
-        commands.method._scratch = SimpleNamespace(close=lambda: done.append("scratch"))
+        commands.start(monkeypatch, pid=9)
         saved = commands.save("a.dmtcp")
         assert commands.method.pid == 9
         getattr(commands.method, how)()
         assert commands.asked == [(within, [*TO_IT, "--quit"])]
-        assert (commands.method._child, commands.method.pid) == (None, 0)
-        assert done == (["child"] if how == "stop" else ["child", "guard", "scratch"])
+        assert commands.method.pid == 0
+        assert commands.closed == (["child"] if how == "stop" else ["child", "guard", "scratch"])
         assert saved.exists() is (how == "stop"), "root copies it yet, or has"
 
     def test_without_a_payload_there_is_nothing_to_end_or_signal(self, commands: Commands) -> None:
@@ -240,9 +305,11 @@ class TestCommands:
         commands.method.close()
         assert (commands.asked, commands.method.ended()) == ([], None)
 
-    def test_a_payload_is_signalled(self, commands: Commands) -> None:
+    def test_a_payload_is_signalled(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         got: list[int] = []
-        commands.method._child = SimpleNamespace(signal=got.append, status=lambda: 7)
+        commands.start(monkeypatch, signal=got.append, status=lambda: 7)
         commands.method.signal(15)
         assert (got, commands.method.ended()) == ([15], 7)
 
@@ -256,77 +323,50 @@ class TestCommands:
         assert commands.method.versions() == wanted
         assert commands.asked == [(10.0, ["/opt/dmtcp_launch", "--version"])]
 
-    @pytest.mark.parametrize(
-        ("said", "found"), [("7779\n", "7779"), ("", None), ("77x\n", None), ("1" * 32, "1" * 32)]
-    )
-    def test_a_port_is_a_number(self, commands: Commands, said: str, found: str | None) -> None:
+    @pytest.mark.parametrize("said", ["7779\n", "", "77x\n", "1" * 32])
+    def test_a_port_is_a_number(self, commands: Commands, said: str) -> None:
         commands.say(said)
-        assert commands.method._port() == found
-        commands.port.unlink()
-        assert commands.method._port() is None
+        if said.strip().isdecimal():
+            commands.coordinator.command(1.0)
+            assert commands.asked[0][1][-1] == said.strip()
+            commands.port.unlink()
         with pytest.raises(Refused, match="the coordinator's port is no number"):
-            commands.method._command(1.0)
+            commands.coordinator.command(1.0)
 
     def test_more_than_a_port_is_not_read(self, commands: Commands) -> None:
         commands.say("1" * 33)
         with pytest.raises(Refused, match="33 bytes long, more than 32"):
-            commands.method._port()
+            commands.coordinator.command(1.0)
 
     def test_a_link_in_its_place_is_refused(self, commands: Commands) -> None:
         commands.port.unlink()
         commands.port.symlink_to("/etc/hostname")
         with pytest.raises(Refused, match=r"^the coordinator's port: Too many"):
-            commands.method._port()
+            commands.coordinator.command(1.0)
 
-    def test_a_restore_is_of_the_images_files_behind_an_open_directory(
-        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ran: list[tuple[list[str], bool]] = []
-
-        def run(argv: list[str], handed: int, clocks: object) -> None:
-            assert clocks == manifest.clocks
-            ran.append((argv, os.path.samestat(os.fstat(handed), image.stat())))
-
-        image = commands.home / "images" / "1"
-        image.mkdir(parents=True)
-        (image / "b.dmtcp").touch(mode=0o640)
-        monkeypatch.setattr(commands.method, "_run", run)
-        monkeypatch.setattr(commands.method, "_coordinator", lambda: ["--new-coordinator"])
-        manifest: Any = SimpleNamespace(
-            files={"b.dmtcp": 0, "a.dmtcp": 0, "notes": 0}, clocks={"monotonic": 5, "boottime": 5}
-        )
-        before = len(os.listdir("/proc/self/fd"))
-        commands.method.restore(image, manifest)
-        assert len(os.listdir("/proc/self/fd")) == before
-        saved = ["/proc/self/fd/3/a.dmtcp", "/proc/self/fd/3/b.dmtcp"]
-        assert ran == [(["/opt/dmtcp_restart", "--new-coordinator", *saved], True)]
-        assert (image / "b.dmtcp").stat().st_mode & 0o777 == 0o644
-        manifest.files = {"notes": 0}
-        with pytest.raises(Refused, match="no file of DMTCP"):
-            commands.method.restore(image, manifest)
-
-    def test_its_coordinator_has_one_guarded_port_or_none(
-        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        guards = iter([None, SimpleNamespace(port=20_001)])
-        monkeypatch.setattr(dmtcp, "guarded", lambda uid: next(guards))
+    def test_its_coordinator_has_one_guarded_port_or_none(self, commands: Commands) -> None:
+        guard, commands.guard = commands.guard, None
         with pytest.raises(Refused, match="nft cannot set rules here"):
-            commands.method._coordinator()
-        ports = [commands.method._coordinator()[2] for _ in range(2)]
-        assert ports == ["20001", "20001"]
-        assert commands.method._coordinator()[3:] == [
-            "--port-file", str(commands.port), "--interval", "0", "--ckptdir", str(commands.user),
+            commands.coordinator.words()
+        commands.guard = guard
+        assert commands.coordinator.words() == [
+            "--new-coordinator", "--coord-port", "20001", "--port-file", str(commands.port),
+            "--interval", "0", "--ckptdir", str(commands.user),
         ]  # fmt: skip
+        commands.guard = None
+        assert commands.coordinator.words()[2] == "20001", "the same one"
 
     def test_a_coordinator_is_waited_for_a_minute(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = [1000.0]
-        monkeypatch.setattr(dmtcp.time, "monotonic", lambda: clock[0])
-        monkeypatch.setattr(dmtcp.time, "sleep", lambda _: clock.append(clock.pop() + 15.0))
-        commands.port.unlink()
+        monkeypatch.setattr(dmtcp_coordinator.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(
+            dmtcp_coordinator.time, "sleep", lambda _: clock.append(clock.pop() + 15.0)
+        )
+        commands.coordinator.forget()
         with pytest.raises(Refused, match="dmtcp_launch: it started no coordinator"):
-            commands.method._await_port("dmtcp_launch")
+            commands.coordinator.wait("dmtcp_launch", lambda: None)
         assert clock == [1075.0], "the first look after it"
 
     def test_it_knows_of_no_more_than_its_outputs(self, commands: Commands) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import main
 from slurm_elastic.machine.ckptroot.child import Child
-from slurm_elastic.machine.ckptroot.site import Refused
+
+from .helpers import ROOT
 
 FINISH = """
 import sys
@@ -74,21 +75,17 @@ def test_one_that_runs_has_no_status_and_ends_with_its_group() -> None:
 # the words of the command line
 
 
-@pytest.mark.parametrize(("text", "value"), [("0", 0), ("0027", 0o27), ("777", 0o777)])
-def test_a_umask_is_octal(text: str, value: int) -> None:
-    assert main._octal(text) == value
-
-
+@ROOT
 @pytest.mark.parametrize("text", ["", "8", "1000", "-1", "rwx"])
-def test_what_is_no_umask_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="umask"):
-        main._octal(text)
+def test_what_is_no_umask_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["run", "criu", text, "script"], "/nonexistent") == 1
+    assert "umask" in capsys.readouterr().err
 
 
+@ROOT
 @pytest.mark.parametrize("words", [[], ["run"], ["ready"], ["sweep", "now"], ["explode"]])
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gets so far")
 def test_other_words_are_answered_with_the_usage(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main._command(words, "/nonexistent") == 2
+    assert main.main(words, "/nonexistent") == 2
     assert capsys.readouterr() == ("", main.USAGE)

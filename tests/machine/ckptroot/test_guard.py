@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from needs import ROOT_PART
-from patience import eventually
 
 from slurm_elastic.machine.ckptroot import guard as guards
 from slurm_elastic.machine.ckptroot.guard import Guard, guarded
 
-pytestmark = ROOT_PART
+from .helpers import ROOT, eventually
+
+pytestmark = ROOT
 
 USER, OTHER = 65534, 65533
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)"
@@ -68,7 +68,7 @@ def test_it_ends_with_its_session_and_by_no_signal_to_the_jobs_processes() -> No
         "import os, signal, sys\n"
         "from slurm_elastic.machine.ckptroot.guard import guarded\n"
         f"made = guarded({USER})\n"
-        "print(made.port if made else 0, made._owner.pid if made else 0, flush=True)\n"
+        "print(made.port if made else 0, made.owner.pid if made else 0, flush=True)\n"
         "signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as made:
@@ -91,7 +91,7 @@ def test_it_ends_with_its_session_and_by_no_signal_to_the_jobs_processes() -> No
 
 
 def test_without_nft_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_elastic.machine.ckptroot.guard._PATH", {"PATH": "/nowhere"})
+    monkeypatch.setattr("slurm_elastic.machine.ckptroot.guard.PATH", {"PATH": "/nowhere"})
     assert guarded(USER) is None
 
 
@@ -116,7 +116,7 @@ class Nft:
         self.program.write_text(NFT)
         self.program.chmod(0o755)
         self.says(0)
-        monkeypatch.setattr(guards, "_PATH", {"PATH": f"{place}:/usr/bin:/bin"})
+        monkeypatch.setattr(guards, "PATH", {"PATH": f"{place}:/usr/bin:/bin"})
 
     def says(self, code: int) -> None:
         (self.program.parent / "nft.code").write_text(str(code))
@@ -139,12 +139,12 @@ def test_the_rules_are_of_its_own_port_and_stand_before_it_is_given_out(nft: Nft
         assert f"tcp dport {made.port} reject" in nft.of("rules")
         assert f"meta skuid {USER} accept" in nft.of("rules")
         assert nft.of("asked") == f"list table inet slurm_elastic_port_{made.port}"
-        os.kill(made._owner.pid, 0)
+        os.kill(made.owner.pid, 0)
     finally:
         made.close()
-    assert made._owner.returncode == -signal.SIGKILL
-    assert made._owner.stdin is not None
-    assert made._owner.stdin.closed
+    assert made.owner.returncode == -signal.SIGKILL
+    assert made.owner.stdin is not None
+    assert made.owner.stdin.closed
 
 
 def test_rules_that_do_not_stand_in_time_are_nobodys(
@@ -195,9 +195,9 @@ def test_ports_that_somebody_has_are_passed_by(monkeypatch: pytest.MonkeyPatch) 
         free.close()
         drawn = iter([*[taken.getsockname()[1]] * 49, port])
         monkeypatch.setattr(guards.random, "randint", lambda low, high: next(drawn))
-        assert guards._free() == port
+        assert guards.free_port() == port
         assert next(drawn, None) is None
         drawn = iter([taken.getsockname()[1]] * 50)
-        assert guards._free() is None
-    monkeypatch.setattr(guards, "_free", lambda: None)
+        assert guards.free_port() is None
+    monkeypatch.setattr(guards, "free_port", lambda: None)
     assert guarded(USER) is None

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import images
-from slurm_elastic.machine.ckptroot.images import Identity, OpenFile, check, show, stopped, writing
+from slurm_elastic.machine.ckptroot import image_access, images
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.image_access import show
+from slurm_elastic.machine.ckptroot.images import OpenFile, check, stopped, writing
+from slurm_elastic.machine.ckptroot.protobuf import Message
 from slurm_elastic.machine.ckptroot.site import Refused
-from tests.machine.ckptroot import forged
 
-ALICE = Identity(uid=2000, gid=2000, groups=frozenset({2000, 2005}))
+from . import forged
+from .helpers import ROOT
+
+ALICE = Caller(7, 2000, 2000, "alice", (2000, 2005), {})
 
 
 def test_the_users_own_tasks_pass(tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ FIELDS: dict[str, tuple[bytes, dict[int, list[int | bytes]]]] = {
 
 @pytest.mark.parametrize(("data", "found"), FIELDS.values(), ids=FIELDS)
 def test_fields_of_all_kinds_are_read(data: bytes, found: dict[int, list[int | bytes]]) -> None:
-    assert images._fields(data) == found
+    assert Message(data).fields == found
 
 
 @pytest.mark.parametrize(
@@ -271,13 +275,13 @@ def test_fields_of_all_kinds_are_read(data: bytes, found: dict[int, list[int | b
 )
 def test_fields_that_cannot_be_read_are_refused(data: bytes, why: str) -> None:
     with pytest.raises(Refused, match=why):
-        images._fields(data)
+        Message(data)
 
 
 def test_a_message_for_a_number_is_refused() -> None:
     with pytest.raises(Refused, match="field 1 is no number"):
-        images._number({1: [b"x"]}, 1)
-    assert images._number({}, 1) == 0
+        Message(forged.field(1, b"x")).number(1)
+    assert Message(b"").number(1) == 0
 
 
 def test_no_image_is_shown_but_those_of_criu_and_dmtcp(tmp_path: Path) -> None:
@@ -345,11 +349,11 @@ def test_system_v_ipc_is_the_one_namespace_of_an_image(tmp_path: Path, kind: str
         images.check(image, ALICE)
 
 
-@ROOT_PART
+@ROOT
 def test_an_image_is_its_users_only_while_he_makes_it(tmp_path: Path) -> None:
     place = tmp_path / "images" / "1.new"
     place.mkdir(parents=True)
-    with images.handed(place, 2000) as descriptor:
+    with image_access.handed(place, 2000) as descriptor:
         assert place.stat().st_uid == 2000
         assert place.parent.stat().st_mode & 0o777 == 0o750, "nobody else gets there"
         made = os.open("core-1.img", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=descriptor)
@@ -358,6 +362,6 @@ def test_an_image_is_its_users_only_while_he_makes_it(tmp_path: Path) -> None:
         os.symlink("/etc/passwd", place / "link")
     assert {place.stat().st_uid, (place / "core-1.img").stat().st_uid} == {0}
     assert Path("/etc/passwd").stat().st_uid == 0
-    with pytest.raises(ZeroDivisionError), images.handed(place, 2000):
+    with pytest.raises(ZeroDivisionError), image_access.handed(place, 2000):
         _ = 1 // 0
     assert place.stat().st_uid == 0

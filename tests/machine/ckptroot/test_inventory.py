@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import socket
 import stat
 import subprocess
@@ -12,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import inventory, sockets
 from slurm_elastic.machine.ckptroot.site import Refused
+
+from .helpers import ROOT
 
 TASK = """
 import ctypes, os, pty, signal, struct, sys
@@ -93,7 +92,7 @@ def test_all_files_of_a_task_are_found_but_deleted_ones_and_pipes(
     start: Start, tmp_path: Path
 ) -> None:
     pid = start("files", str(tmp_path))
-    found = set(inventory._open_paths([1 << 30, pid]))
+    found = set(inventory.open_paths([1 << 30, pid]))
     here = {path for path in found if path.startswith(str(tmp_path))}
     assert here == {str(tmp_path), f"{tmp_path}/open", f"{tmp_path}/mapped"}
 
@@ -150,7 +149,7 @@ for n in range(3):
 """
 
 
-@ROOT_PART
+@ROOT
 def test_a_locked_file_that_is_written_in_memory_has_changed(tmp_path: Path) -> None:
     """As long as the file's page waits to be written, no other write of it would be told."""
     path = tmp_path / "locked"
@@ -196,32 +195,10 @@ def test_the_far_ends_of_connections_are_told_and_not_who_listens(
 def test_a_socket_of_a_task_is_no_file_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        found = set(inventory._open_paths([os.getpid()]))
+        found = set(inventory.open_paths([os.getpid()]))
     assert not any(path.startswith("socket:") for path in found)
     assert stat.S_ISREG(os.stat(sys.executable).st_mode)
     assert os.path.realpath(sys.executable) in found, "its program is mapped"
-
-
-def test_a_file_of_this_node_that_does_not_travel_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(inventory, "_open_paths", lambda tasks: iter(["/a", "/tmp/b", "/tmp/c"]))
-
-    class Place:
-        def holds(self, path: str) -> bool:
-            return path.startswith("/tmp/")
-
-    place: Any = Place()
-    assert inventory.local_files([], place, ("/tmp/b", "/tmp/c")) == ""
-    said = inventory.local_files([], place, ("/tmp/b",))
-    assert said == "it has /tmp/c open, which is a file of this node alone and not its own"
-
-
-def test_a_mask_is_that_of_the_signals(tmp_path: Path) -> None:
-    (tmp_path / "fdinfo").write_text("pos:\t0\nsigmask:\t0000000000010000\n")
-    assert inventory._mask(str(tmp_path / "fdinfo")) == 1 << signal.SIGCHLD - 1
-    (tmp_path / "fdinfo").write_text("pos:\t0\n")
-    assert inventory._mask(str(tmp_path / "fdinfo")) == 0
 
 
 def test_deleted_files_that_are_open_are_counted_once_and_memory_is_not(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot.proc import status_of
 
-pytestmark = [ROOT_PART, pytest.mark.timeout(600)]
+from .helpers import ROOT
+
+pytestmark = [ROOT, pytest.mark.timeout(600)]
 
 JOB = """
 import mmap, os, sys, time
@@ -143,7 +144,7 @@ try:
     method.restore(image, sealed)
     told["back"] = len(lines())
     more()
-    tasks = method._tasks()
+    tasks = method.inside.tasks()
     held = [os.readlink(f"/proc/{task}/{entry}") for task in tasks for entry in ("cwd", "exe")]
     held += [os.readlink(one) for task in tasks for one in Path(f"/proc/{task}/fd").iterdir()]
     held += [Path(f"/proc/{task}/maps").read_text() for task in tasks]
@@ -190,16 +191,16 @@ while True:
 LITTLE_ROOM = (
     START.replace("more()\n", "more()\nwhile method.need() < 1200 << 20:\n    time.sleep(0.1)\n")
     + """
-from slurm_elastic.machine.ckptroot import dumping
+from slurm_elastic.machine.ckptroot import dump
 from slurm_elastic.machine.ckptroot.quota import allocated
-dumping.LOOK = 0.02
+dump.LOOK = 0.02
 told = {}
 try:
     method.dump(image, 60.0, 64 << 20)
 except Refused as refusal:
     told["refused"] = str(refusal)
 more()
-told |= {"lines": lines(), "taken": allocated(image), "tasks": len(method._tasks())}
+told |= {"lines": lines(), "taken": allocated(image), "tasks": len(method.inside.tasks())}
 method.close()
 os.write(said, json.dumps(told).encode())
 """

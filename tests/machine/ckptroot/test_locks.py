@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from needs import ROOT
-from patience import eventually
 
 from slurm_elastic.machine.ckptroot import images, locks
 from slurm_elastic.machine.ckptroot.locks import Lock
 from slurm_elastic.machine.ckptroot.proc import status_of
-from tests.machine.ckptroot import forged
+
+from . import forged
+from .helpers import ROOT, eventually
 
 X86 = pytest.mark.skipif(not locks.can_take(), reason="tasks take locks again on x86-64 alone")
 READ, WRITE = fcntl.F_RDLCK, fcntl.F_WRLCK

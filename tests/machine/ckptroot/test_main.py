@@ -10,14 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import bundle, journal
+from slurm_elastic.machine.ckptroot import bundle, log, starting
 from slurm_elastic.machine.ckptroot import main as way_in
-from slurm_elastic.machine.ckptroot.caller import Caller, JobState
-from slurm_elastic.machine.ckptroot.patience import Ended
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.image_wait import Ended
+from slurm_elastic.machine.ckptroot.job_state import JobState
+from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.site import Refused, Site
 from slurm_elastic.machine.ckptroot.store import Meta, Taken
+
+from .helpers import ROOT
 
 CALLER = Caller(job=7, uid=2000, gid=2001, user="alice", groups=(2001,), environment={})
 RUNS = JobState(state="RUNNING", uid=2000, restarts=1)
@@ -27,7 +30,7 @@ RUNS = JobState(state="RUNNING", uid=2000, restarts=1)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """The journal."""
     lines: list[tuple[int, str]] = []
-    monkeypatch.setattr(journal, "tell", lambda *line: lines.append(line))
+    monkeypatch.setattr(log, "tell", lambda *line: lines.append(line))
     return lines
 
 
@@ -35,13 +38,13 @@ def test_names_in_the_journal_are_one_line_that_can_be_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[object] = []
-    monkeypatch.setattr(journal.syslog, "syslog", lambda *line: said.append(line))
-    monkeypatch.setattr(journal.syslog, "openlog", lambda *how: said.append(how))
-    journal.begin()
-    journal.tell(journal.WARNING, "job 7: a\n\udcff é")
+    monkeypatch.setattr(log.syslog, "syslog", lambda *line: said.append(line))
+    monkeypatch.setattr(log.syslog, "openlog", lambda *how: said.append(how))
+    log.begin()
+    log.tell(log.WARNING, "job 7: a\n\udcff é")
     opened, line = said
-    assert opened == ("slurm-elastic-ckpt-root", journal.syslog.LOG_PID, journal.syslog.LOG_DAEMON)
-    assert line == (journal.WARNING, "job 7: a\\n\\udcff é")
+    assert opened == ("slurm-elastic-ckpt-root", log.syslog.LOG_PID, log.syslog.LOG_DAEMON)
+    assert line == (log.WARNING, "job 7: a\\n\\udcff é")
 
 
 def test_the_program_is_the_same_wherever_it_is_built() -> None:
@@ -51,7 +54,7 @@ def test_the_program_is_the_same_wherever_it_is_built() -> None:
         infos = archive.infolist()
         assert "main(config='/x.conf')" in archive.read("__main__.py").decode()
     assert {one.date_time for one in infos} == {(1980, 1, 1, 0, 0, 0)}
-    modules = [one.filename for one in infos if "/ckptroot/" in one.filename]
+    modules = [one.filename for one in infos if one.filename.startswith("ckptroot/")]
     assert modules == sorted(modules)
     assert {one.rpartition(".")[2] for one in modules} == {"py"}
 
@@ -59,7 +62,7 @@ def test_the_program_is_the_same_wherever_it_is_built() -> None:
 # the way in
 
 
-@ROOT_PART
+@ROOT
 def test_a_refusal_is_told_to_who_asks_and_to_the_journal(
     told: list[tuple[int, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -70,49 +73,55 @@ def test_a_refusal_is_told_to_who_asks_and_to_the_journal(
     ):
         assert way_in.main(words, config) == 1
         assert capsys.readouterr().err == f"slurm-elastic: {why}\n"
-        assert told.pop() == (journal.WARNING, f"refused: {why}")
+        assert told.pop() == (log.WARNING, f"refused: {why}")
 
 
-def test_nobody_but_root_gets_any_further(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("told")
+def test_nobody_but_root_gets_any_further(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(way_in.os, "geteuid", lambda: 1)
-    with pytest.raises(Refused, match="this is for root: start it by sudo"):
-        way_in._command([], "/none")
+    assert way_in.main([], "/none") == 1
+    assert capsys.readouterr().err == "slurm-elastic: this is for root: start it by sudo\n"
 
 
-@ROOT_PART
+@ROOT
 def test_a_sweep_says_a_line_for_each_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(way_in, "read", lambda config: config)
     monkeypatch.setattr(way_in, "sweep", lambda site: ["job 6: removed", "job 7: stays"])
-    assert way_in._command(["sweep"], "/etc/x.conf") == 0
+    assert way_in.main(["sweep"], "/etc/x.conf") == 0
     assert capsys.readouterr().out == "job 6: removed\njob 7: stays\n"
 
 
-@ROOT_PART
+@ROOT
+@pytest.mark.usefixtures("told")
 def test_a_ready_is_asked_of_the_method_the_caller_and_slurmctld(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[object] = []
     site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
-    monkeypatch.setattr(way_in, "read", lambda config: site)
+    monkeypatch.setattr(starting, "read", lambda config: site)
     method = SimpleNamespace(available=lambda site: asked.append("available"))
-    monkeypatch.setitem(way_in._METHODS, "criu", method)
-    who = {"identify": lambda site, asks: asked.append(asks) or CALLER, "ask": lambda *_: RUNS}
-    for name, does in who.items():
-        monkeypatch.setattr(way_in.callers, name, does)
-    assert way_in._command(["ready", "criu"], "/x") == 0
+    monkeypatch.setitem(starting.METHODS, "criu", method)
+    identify = lambda site, asks: asked.append(asks) or CALLER  # noqa: E731
+    monkeypatch.setattr(starting.callers, "identify", identify)
+    monkeypatch.setattr(starting.job_state, "ask", lambda *_: RUNS)
+    assert way_in.main(["ready", "criu"], "/x") == 0
     assert asked == ["available", True]
     other = JobState(state="RUNNING", uid=1, restarts=0)
-    monkeypatch.setattr(way_in.callers, "ask", lambda *_: other)
-    with pytest.raises(Refused, match=r"^job 7 is of uid 1, sudo was called by 2000$"):
-        way_in._command(["ready", "criu"], "/x")
+    monkeypatch.setattr(starting.job_state, "ask", lambda *_: other)
+    assert way_in.main(["ready", "criu"], "/x") == 1
+    said = "slurm-elastic: job 7 is of uid 1, sudo was called by 2000\n"
+    assert capsys.readouterr().err == said
 
 
 class BecameError(Exception):
     """Instead of the job's script."""
 
 
+@ROOT
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
@@ -135,20 +144,20 @@ def test_how_a_run_began_is_told(
     def becomes(payload: object) -> None:
         raise BecameError
 
-    monkeypatch.setattr(way_in, "_allowed", fails)
-    monkeypatch.setattr(way_in, "_plain", lambda *_: "plain")
+    monkeypatch.setattr(starting, "allowed", fails)
+    monkeypatch.setattr(starting, "plain", lambda *_: "plain")
     monkeypatch.setattr(way_in, "become", becomes)
     monkeypatch.setattr(way_in, "block", lambda: done.append("block"))
     monkeypatch.setattr(way_in, "finish", lambda status: done.append(status) or 143)
     monkeypatch.setattr(way_in.os, "umask", lambda mask: done.append(mask))
     if isinstance(failure, Ended):
-        assert way_in._run("/x", "criu", 0o22, ["script"]) == 143
+        assert way_in.main(["run", "criu", "022", "script"], "/x") == 143
         assert done == [0o027, "block", 15]
     else:
         with pytest.raises(BecameError):
-            way_in._run("/x", "criu", 0o22, ["script"])
+            way_in.main(["run", "criu", "022", "script"], "/x")
         assert done == [0o027, "block"]
-    level = journal.NOTICE if isinstance(failure, Ended) else journal.WARNING
+    level = log.NOTICE if isinstance(failure, Ended) else log.WARNING
     assert told == [(level, said)]
 
 
@@ -168,7 +177,7 @@ class Bed:
         self.patience: Any = SimpleNamespace(
             patient=None, waited=False, again=self.again, look=lambda: None
         )
-        monkeypatch.setattr(way_in.callers, "ask", lambda *_, **__: self.answers.pop(0))
+        monkeypatch.setattr(starting.job_state, "ask", lambda *_, **__: self.answers.pop(0))
 
     def open(self) -> None:
         if self.taken:
@@ -181,7 +190,7 @@ class Bed:
         return bool(self.patience.patient)
 
     def take(self, caller: Caller = CALLER) -> JobState:
-        return way_in._take(self.site, caller, self.store, self.patience)
+        return starting.take(self.site, caller, self.store, self.patience)
 
 
 @pytest.fixture
@@ -263,11 +272,11 @@ def test_an_earlier_jobs_directory_is_no_run_of_this_one(
     def quota(site: Site, job: int, uid: int, path: Path) -> SimpleNamespace:
         return SimpleNamespace(forget=lambda: forgot.append(uid))
 
-    monkeypatch.setattr(way_in, "Quota", quota)
-    monkeypatch.setattr(way_in, "read_script", lambda caller, path: b"")
-    monkeypatch.setattr(way_in.outputs, "of_step", lambda: ["/out"])
+    monkeypatch.setattr(starting, "Quota", quota)
+    monkeypatch.setattr(starting, "read_script", lambda caller, path: b"")
+    monkeypatch.setattr(starting.outputs, "of_step", lambda: ["/out"])
     state = JobState("RUNNING", 2000, restarts)
-    found = way_in._meta(bed.site, CALLER, bed.store, state, "criu", "script")
+    found = starting.meta_of(bed.site, CALLER, bed.store, state, "criu", "script")
     assert found == META
     assert begun == ([META] if anew else [])
     assert forgot == ([9] if forgets else [])
@@ -277,42 +286,37 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     done: list[str] = []
+    begun: list[tuple[str, Payload]] = []
 
     def fails() -> None:
         raise Refused("criu restore: exit 1")
 
-    store = SimpleNamespace(close=lambda: done.append("close"))
+    close = lambda: done.append("close")  # noqa: E731
+    store = SimpleNamespace(close=close, path=tmp_path / "t" / "7")
     session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
-    patience = SimpleNamespace(rewarded=lambda: done.append("rewarded"))
-    for name, made in (("Store", store), ("Session", session), ("Patience", patience)):
-        monkeypatch.setattr(way_in, name, lambda *_, made=made: made)
-    for name, said in (("_take", RUNS), ("_meta", META), ("_open", None)):
-        monkeypatch.setattr(way_in, name, lambda *_, said=said: said)
+    wait = SimpleNamespace(rewarded=lambda: done.append("rewarded"))
+    for name, made in (("Store", store), ("Session", session), ("ImageWait", wait), ("Run", None), ("Relay", None)):  # fmt: skip
+        monkeypatch.setattr(starting, name, lambda *_, made=made: made)
+    for name, said in (("take", RUNS), ("meta_of", META)):
+        monkeypatch.setattr(starting, name, lambda *_, said=said: said)
+    for name in ("Criu", "Dmtcp"):
+        module = starting.METHODS[name.lower()]
+        monkeypatch.setattr(module, name, lambda *given, name=name: begun.append((name, given[2])))
     site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
-    with pytest.raises(Refused, match="exit 1"):
-        way_in.begin(site, CALLER, way_in._payload(site, CALLER, 0o22, ["x"]), "criu", "x")
-    assert done == ["rewarded", "abandon", "close"]
+    for method in ("criu", "dmtcp"):
+        with pytest.raises(Refused, match="exit 1"):
+            starting.begin(site, CALLER, 0o27, method, ["/spool/script", "a", "b c"])
+    assert done == ["rewarded", "abandon", "close"] * 2
+    (criu, made), (dmtcp, _) = begun
+    assert (criu, dmtcp) == ("Criu", "Dmtcp")
+    assert made.argv == (f"{tmp_path}/t/7/script", "a", "b c")
+    assert (made.umask, made.uid, made.gid, made.groups) == (0o27, 2000, 2001, (2001,))
+    assert made.directory == os.getcwd()
 
 
 def test_a_run_ends_with_its_payloads_status_and_lets_the_directory_go() -> None:
     done: list[object] = []
     store: Any = SimpleNamespace(close=lambda: done.append("close"))
     session: Any = SimpleNamespace(run=lambda: 256, leave=done.append)
-    assert way_in.drive(store, session) == 256
+    assert starting.drive(store, session) == 256
     assert done == [256, "close"]
-
-
-def test_the_payload_is_the_script_in_the_jobs_directory_with_its_words(tmp_path: Path) -> None:
-    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
-    made = way_in._payload(site, CALLER, 0o27, ["/spool/script", "a", "b c"])
-    assert made.argv == (f"{tmp_path}/t/7/script", "a", "b c")
-    assert (made.umask, made.uid, made.gid, made.groups) == (0o27, 2000, 2001, (2001,))
-    assert made.directory == os.getcwd()
-
-
-@pytest.mark.parametrize("method", ["criu", "dmtcp"])
-def test_each_method_is_its_own(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.setattr(way_in.criu, "Criu", lambda *_: "criu")
-    monkeypatch.setattr(way_in.dmtcp, "Dmtcp", lambda *_: "dmtcp")
-    nothing: Any = None
-    assert way_in._open(nothing, CALLER, nothing, method) == method

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import caller as callers
 from slurm_elastic.machine.ckptroot.site import Refused
-from tests.checkpointers.node_bed import NodeBed
 
-pytestmark = ROOT_PART
+from .helpers import ROOT, node_home
+
+pytestmark = ROOT
 
 COMMON = """
 import os, signal, sys, time
@@ -80,7 +80,7 @@ CRIU = """
 (home / "bin" / "criu").chmod(0o755)
 method = criu.Criu(site, caller, payload("/bin/sleep", "600"))
 method.start()
-pid = method._keeper
+pid = method.inside.init
 os.kill(pid, signal.SIGKILL)
 until(lambda: not Path(f"/proc/{pid}").exists())
 found = stranger(pid)
@@ -91,15 +91,15 @@ try:
 except Refused:
     pass
 entered = (home / "entered").read_text().split() if (home / "entered").exists() else []
-print("taken" if os.readlink("/proc/self/ns/pid") in entered else "left alone", method._tasks())
+print("taken" if os.readlink("/proc/self/ns/pid") in entered else "left alone", method.inside.tasks())
 """
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    bed = NodeBed()
-    yield bed.home
-    shutil.rmtree(bed.home)
+    made = node_home()
+    yield made
+    shutil.rmtree(made)
 
 
 def attacked(home: Path, attack: str) -> str:
@@ -122,16 +122,6 @@ def test_a_job_that_has_ended_keeps_its_number_until_nothing_is_signalled_any_mo
 def test_what_has_the_number_of_a_dead_process_1_is_not_entered(home: Path) -> None:
     """CRIU would have stopped and saved what it found there."""
     assert attacked(home, CRIU) == "left alone []"
-
-
-def test_a_job_whose_script_ignores_its_childrens_ends_is_still_waited_for() -> None:
-    """The kernel would reap its processes at once (sigaction(2), SIGCHLD)."""
-    bed = NodeBed(ignored_children=True)
-    try:
-        bed.run()
-        assert bed.end(7) == 7
-    finally:
-        bed.close()
 
 
 def test_a_parent_that_ends_meanwhile_is_believed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import files, outputs
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.images import OpenFile
 from slurm_elastic.machine.ckptroot.site import Refused
 
-pytestmark = ROOT_PART
+from .helpers import ROOT
+
+pytestmark = ROOT
 USER = 65534
 PLENTY = 1 << 40
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})

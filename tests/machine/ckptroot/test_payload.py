@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import payload as payloads
+from slurm_elastic.machine.ckptroot import kernel
 from slurm_elastic.machine.ckptroot.payload import Payload, become
-from tests.machine.ckptroot.aside import aside
 
-pytestmark = ROOT_PART
+from .helpers import ROOT, aside
+
+pytestmark = ROOT
 USER = 65534
 DEATH = (
     "import ctypes, os; found = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(found), 0, 0, 0);"
@@ -75,15 +75,15 @@ def test_it_gets_the_descriptor_that_it_is_handed_and_no_other(place: Path) -> N
 
 def test_a_users_small_file_system_runs_nothing_and_has_few_files(place: Path) -> None:
     def mounted() -> list[str]:
-        payloads.unshare_mounts()
-        payloads.mount_small(str(place), USER, USER)
+        kernel.unshare_mounts()
+        kernel.mount_small(str(place), USER, USER)
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         (line,) = [one for one in lines if f" {place} " in one]
         found = os.stat(place)
         free = os.statvfs(place)
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, USER, 0o700)
         assert (free.f_blocks * free.f_frsize, free.f_files) == (65536, 32)
-        payloads.unmount(str(place))
+        kernel.unmount(str(place))
         assert os.stat(place).st_uid == 0
         return sorted(set(line.split()[5].split(",")))
 
@@ -94,7 +94,7 @@ def test_a_users_small_file_system_runs_nothing_and_has_few_files(place: Path) -
 
 def test_a_call_of_the_kernel_that_fails_says_which() -> None:
     with pytest.raises(OSError, match=r"umount /nowhere: No such file"):
-        payloads.unmount("/nowhere")
+        kernel.unmount("/nowhere")
     ctypes.set_errno(0)
 
 
@@ -102,4 +102,4 @@ def test_a_place_is_anothers_proc_by_its_whole_path() -> None:
     line = b"22 27 0:21 / %s rw - proc proc rw"
     places = (b"/proc", b"/proc/x", b"/procs", b"/a\\134b")
     info = b"\n".join(line % place for place in places)
-    assert payloads.other_procs(info) == [b"/procs", b"/a\\b"]
+    assert kernel.other_procs(info) == [b"/procs", b"/a\\b"]

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import quota as quotas
 from slurm_elastic.machine.ckptroot.quota import Quota, Room, allocated
 from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
 
-pytestmark = ROOT_PART
+from .helpers import ROOT
+
+pytestmark = ROOT
 MIB = 1 << 20
 ALICE, BOB = 2000, 2001
 
@@ -168,7 +169,7 @@ def test_one_save_looks_at_a_time_and_none_for_ever(
 ) -> None:
     one = job(site, 1)
     one.settle()
-    monkeypatch.setattr(quotas, "_PATIENCE", 0.1)
+    monkeypatch.setattr(quotas, "PATIENCE", 0.1)
     with open(site.jobs / "quota" / f"{ALICE}.lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Refused, match="busy"):
@@ -205,7 +206,7 @@ def test_users_who_ask_at_once_are_promised_no_more_than_there_is(site: Site) ->
 def test_a_promise_that_takes_long_costs_nobody_a_save(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "_TURN", 0.1)
+    monkeypatch.setattr(quotas, "TURN", 0.1)
     one, other = job(site, 1), job(site, 2, uid=BOB)
     one.settle()
     with open(site.jobs / "quota" / "lock", "w") as lock:
@@ -236,7 +237,7 @@ def test_the_limit_that_leaves_the_least_is_the_room(
     two.room(MIB)
     assert one.room(0) == Room(8 * MIB, "job_quota = 10M, the job has 2 MiB")
     shares = {"job_quota": Amount("80%", share=0.8), "user_quota": Amount("50%", share=0.5)}
-    one._site = replace(site, **shares)  # type: ignore[arg-type]
+    one.site = replace(site, **shares)  # type: ignore[arg-type]
     found = one.room(0)
     assert found.size == (20 - 1 - 1) * MIB
     assert found.limit == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -12,23 +13,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import session as sessions
+from slurm_elastic.machine.ckptroot import log
+from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.inventory import State
 from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.method import Method
 from slurm_elastic.machine.ckptroot.quota import Quota
+from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session
 from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
 from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
 
-pytestmark = ROOT_PART
+from .helpers import ROOT
+
+pytestmark = ROOT
 USER = 65534
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 
 
-class Node:
+class Node(Method):
     """A method whose restores fail for the images in ``bad``; it says what it did."""
 
     name, pid, stands_still = "criu", 1000, True
@@ -44,32 +48,11 @@ class Node:
             raise Refused("criu restore: exit 1")
         self.done = f"from {manifest.number}"
 
-    def lay_out(self, image: Path, /) -> None:
-        pass
-
-    def alone(self, image: Path, /) -> frozenset[str]:
-        return frozenset()
-
     def need(self) -> int:
         return 6
 
-    def connections(self) -> list[str]:
-        return []
-
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         (image / "pages").write_bytes(b"memory")
-        return {}
-
-    def locked(self) -> dict[str, State]:
-        return {}
-
-    def clocks(self) -> dict[str, int] | None:
-        return None
-
-    def partners(self) -> list[str]:
-        return []
-
-    def bound(self) -> dict[str, list[int]]:
         return {}
 
     def gather(self, image: Path, most: int, /) -> None:
@@ -103,7 +86,9 @@ class Job:
         os.chown(self.out, USER, USER)
         self.attempt += 1
         node: Any = Node(*bad)
-        self.session = Session(self.site, CALLER, self.attempt, self.store, self.meta, node)
+        self.of = Run(self.site, CALLER, self.attempt, self.store, self.meta, node)
+        relay: Any = SimpleNamespace(terminated=False)
+        self.session = Session(self.of, relay)
         self.session.begin()
         return str(node.done)
 
@@ -112,13 +97,17 @@ class Job:
             file.write(text)
 
     def save(self) -> None:
-        self.session._checkpoint(Request("a", "checkpoint", within=60.0))
+        self.session.carry_out(Request("a", "checkpoint", within=60.0))
+
+    def promised(self) -> int:
+        """Bytes, to its next save."""
+        parts = json.loads((self.site.jobs / "quota" / str(USER)).read_text())
+        return int(parts["7"][1])
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr(sessions, "Relay", lambda parent: SimpleNamespace(terminated=False))
-    monkeypatch.setattr(sessions.journal, "tell", lambda *_: None)
+    monkeypatch.setattr(log, "tell", lambda *_: None)
     path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
     path.chmod(0o755)
     made = Job(path)
@@ -175,7 +164,7 @@ def test_nor_after_a_save_that_failed_half_way(job: Job, monkeypatch: pytest.Mon
     assert job.run(2) == "from 1"
     job.writes(b"new 2\n")
     with monkeypatch.context() as full:
-        full.setattr(sessions.manifests, "digests", refuse)
+        full.setattr(manifests, "digests", refuse)
         with pytest.raises(Refused, match="no space"):
             job.save()
     job.writes(b"new 3\n")
@@ -198,20 +187,20 @@ def test_room_for_the_next_save_is_promised_at_the_start_or_said_to_be_missing(
     job.run()
     monkeypatch.setattr(Node, "need", lambda _: size)
     for _ in range(2):
-        job.session._reserve()
+        job.session.look_ahead()
     (line,) = said
     assert line.startswith("its next save could not be made now: no room: ")
     monkeypatch.setattr(Node, "need", lambda _: 3 << 20)
-    job.session._reserve()
+    job.session.look_ahead()
     assert said[1:] == ["3 MiB are promised to its next save"]
-    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == 3 << 20
+    assert job.promised() == 3 << 20
 
 
 def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> None:
     job.run()
     job.save()
-    job.session._reserve()
-    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == len(b"memory")
+    job.session.look_ahead()
+    assert job.promised() == len(b"memory")
 
 
 def test_no_room_is_promised_for_the_holes_of_the_last_image(
@@ -225,8 +214,8 @@ def test_no_room_is_promised_for_the_holes_of_the_last_image(
     job.run()
     monkeypatch.setattr(Node, "dump", dump)
     job.save()
-    job.session._reserve()
-    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next < 1 << 20
+    job.session.look_ahead()
+    assert job.promised() < 1 << 20
 
 
 def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
@@ -241,7 +230,7 @@ def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
     job.run()
     monkeypatch.setattr(Node, "dump", dump)
     site = replace(job.site, job_quota=Amount("512K", size=1 << 19))
-    monkeypatch.setattr(job.session, "_quota", Quota(site, 7, USER, job.store.path))
+    job.of.quota = Quota(site, 7, USER, job.store.path)
     with pytest.raises(Refused, match="job_quota = 512K"):
         job.save()
     assert list((job.store.path / "images").iterdir()) == []

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import capabilities, criu, payload
-from slurm_elastic.machine.ckptroot.images import Identity
+from slurm_elastic.machine.ckptroot import capabilities, dump, kernel
+from slurm_elastic.machine.ckptroot.caller import Caller
 
-ALICE = Identity(uid=2000, gid=2001, groups=frozenset({2001, 2005}))
+from .helpers import ROOT
+
+ALICE = Caller(7, 2000, 2001, "alice", (2001, 2005), {})
 SYS_ADMIN, SYS_RESOURCE, CHECKPOINT_RESTORE, SETPCAP = 1 << 21, 1 << 24, 1 << 40, 1 << 8
 ALL = (1 << 41) - 1
 
@@ -54,7 +54,7 @@ def test_what_restores_is_the_user_with_no_right_on_others_files(
     assert "--clear-groups" in capabilities.restorer(ALICE, ())
 
 
-@ROOT_PART
+@ROOT
 def test_it_becomes_that_user_for_good() -> None:
     command = [*capabilities.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
@@ -80,23 +80,22 @@ def test_what_dumps_has_no_more_rights_than_it_takes(
     monkeypatch: pytest.MonkeyPatch, have: int, words: list[str]
 ) -> None:
     having(monkeypatch, have)
-    command = capabilities.dumper(ALICE.uid, ALICE.gid, has_sysv=False)
+    command = capabilities.dumper(ALICE, has_sysv=False)
     assert command == (["/usr/bin/setpriv", *words] if words else [])
 
 
 def test_system_v_ipc_takes_more_rights_and_only_that(monkeypatch: pytest.MonkeyPatch) -> None:
     having(monkeypatch, ALL)
-    for words, plain in (
-        (capabilities.restorer, "-all,+cap_8,+cap_24,+cap_40"),
-        (capabilities.own_dumper, "-all,+cap_12,+cap_19,+cap_24,+cap_40"),
-    ):
-        assert words(ALICE, (2001,), has_sysv=False)[-1] == plain
+    assert capabilities.restorer(ALICE, ())[-1] == "-all,+cap_8,+cap_24,+cap_40"
+    assert capabilities.own_dumper(ALICE, has_sysv=False)[-1] == (
+        "-all,+cap_12,+cap_19,+cap_24,+cap_40"
+    )
     assert capabilities.restorer(ALICE, (), has_sysv=True)[-1] == (
         "-all,+cap_8,+cap_21,+cap_24,+cap_40"
     )
     more = "+cap_12,+cap_15,+cap_19,+cap_21,+cap_24,+cap_40"
-    assert capabilities.own_dumper(ALICE, (), has_sysv=True)[-1] == f"-all,{more}"
-    root = capabilities.dumper(2000, 2001, has_sysv=True)
+    assert capabilities.own_dumper(ALICE, has_sysv=True)[-1] == f"-all,{more}"
+    root = capabilities.dumper(ALICE, has_sysv=True)
     assert root[-1] == f"-all,+cap_1,+cap_2,+cap_5,{more}"
 
 
@@ -105,15 +104,12 @@ def test_the_kernel_is_looked_at_once_and_as_plain_root(
 ) -> None:
     """With the rights of a dump it could make no network namespace to look into."""
     checked: list[Any] = []
-    monkeypatch.setattr(criu, "_run", checked.append)
-    monkeypatch.setattr(criu, "_KNOWN_KERNEL", tmp_path / "criu.kdat")
-    method: Any = object.__new__(criu.Criu)
-    method._clockless = ""
-    method._site = SimpleNamespace(criu="/usr/sbin/criu")
-    method._know_kernel()
+    monkeypatch.setattr(dump, "quietly", checked.append)
+    monkeypatch.setattr(dump, "KNOWN_KERNEL", tmp_path / "criu.kdat")
+    dump.know_kernel("/usr/sbin/criu")
     assert checked == [["/usr/sbin/criu", "check"]]
     (tmp_path / "criu.kdat").touch()
-    method._know_kernel()
+    dump.know_kernel("/usr/sbin/criu")
     assert len(checked) == 1
 
 
@@ -127,4 +123,4 @@ MOUNTS = rb"""
 
 
 def test_proc_elsewhere_is_found() -> None:
-    assert payload.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]
+    assert kernel.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import rights
 from slurm_elastic.machine.ckptroot.rights import as_user, let_run
 
-pytestmark = ROOT_PART
+from .helpers import ROOT, user_of
+
+pytestmark = ROOT
 USER, GROUP, OTHER = 2000, 2001, 2002
 
 
@@ -30,7 +31,7 @@ def script() -> Iterator[Path]:
 
 
 def may(path: Path, uid: int, gid: int) -> str:
-    with as_user(uid, gid, (gid,)):
+    with as_user(user_of(uid, gid)):
         ways = {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
         return "".join(
             name for name, way in ways.items() if os.access(path, way, effective_ids=True)
@@ -74,6 +75,6 @@ def acts_as_the_user() -> None:
 
 def test_all_rights_come_back_also_after_a_failure() -> None:
     before = (os.getresuid(), os.getresgid(), os.getgroups())
-    with pytest.raises(FileNotFoundError), as_user(USER, GROUP, (GROUP, OTHER)):
+    with pytest.raises(FileNotFoundError), as_user(user_of(USER, GROUP, OTHER)):
         acts_as_the_user()
     assert (os.getresuid(), os.getresgid(), os.getgroups()) == before

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import scratch
 from slurm_elastic.machine.ckptroot.rights import as_user
 from slurm_elastic.machine.ckptroot.scratch import Scratch
 from slurm_elastic.machine.ckptroot.site import Refused, Site
-from tests.machine.ckptroot.aside import aside
 
-pytestmark = ROOT_PART
+from .helpers import ROOT, aside, user_of
+
+pytestmark = ROOT
 USER = 65534
 
 
@@ -46,7 +46,7 @@ def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: Site) ->
 def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
     def fills() -> list[object]:
         path = Scratch(site.scratch, 1).of_user(USER, USER)
-        with as_user(USER, USER, (USER,)):
+        with as_user(user_of(USER, USER)):
             (path / "port").write_text("4711")
             with pytest.raises(OSError) as full:
                 (path / "much").write_bytes(b"x" * 100_000)

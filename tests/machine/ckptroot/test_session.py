@@ -13,16 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from needs import ROOT
 
 from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot import session as sessions
-from slurm_elastic.machine.ckptroot.caller import Caller, JobState
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.hold import Outcome
+from slurm_elastic.machine.ckptroot.job_state import JobState
 from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.method import Method
 from slurm_elastic.machine.ckptroot.quota import Room
+from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session, finish
 from slurm_elastic.machine.ckptroot.site import Refused, Site
 from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+
+from .helpers import ROOT
 
 pytestmark = ROOT
 KEY = b"k" * 64
@@ -34,7 +39,7 @@ PLENTY = 1 << 40
 RUNS = JobState(state="RUNNING", uid=0, restarts=1)
 
 
-class Node:
+class Node(Method):
     """A method that notes the session's calls in order; ``takes``: seconds a slow one takes."""
 
     name, pid, stands_still = "criu", 1000, True
@@ -65,9 +70,6 @@ class Node:
     def lay_out(self, image: Path, /) -> None:
         self.did.append("lay out")
 
-    def alone(self, image: Path, /) -> frozenset[str]:
-        return frozenset()
-
     def need(self) -> int:
         return self.size
 
@@ -80,9 +82,6 @@ class Node:
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         (image / "pages").write_bytes(self.content)
         self._may_fail("dump")
-        return {}
-
-    def locked(self) -> dict[str, tuple[int, int, int]]:
         return {}
 
     def clocks(self) -> dict[str, int] | None:
@@ -119,7 +118,7 @@ class Clock:
         self.now = 1000.0
 
 
-class Run:
+class Bed:
     """The second run of job 7, with one output; ``asked`` for room, of which there is ``room``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, attempt: int = 1) -> None:
@@ -131,11 +130,10 @@ class Run:
         self.looks: list[float] = []
         self.signals: list[list[int]] = []
         self.relay = SimpleNamespace(terminated=False, wait=self.wait)
-        monkeypatch.setattr(sessions, "Relay", lambda parent: self.relay)
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.clock.now)
-        monkeypatch.setattr(sessions.callers, "ask", lambda *_: self.answers.pop(0))
+        monkeypatch.setattr(sessions.job_state, "ask", lambda *_: self.answers.pop(0))
         self.told: list[str] = []
-        monkeypatch.setattr(sessions.journal, "tell", lambda level, line: self.told.append(line))
+        monkeypatch.setattr(sessions.log, "tell", lambda level, line: self.told.append(line))
         self.site = Site(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
         self.store = Store(self.site, 7)
         for name in ("images", "keep"):
@@ -147,15 +145,15 @@ class Run:
 
     def opened(self) -> Session:
         meta = Meta(7, "7", 0, 0, "criu", [str(self.out)])
-        node: Any = self.node
-        made = Session(self.site, CALLER, self.attempt, self.store, meta, node)
+        self.run = Run(self.site, CALLER, self.attempt, self.store, meta, self.node)
         quota: Any = SimpleNamespace(
             room=self.promise,
             settle=lambda: self.asked.append("settle"),
             forget=lambda: self.asked.append("forget"),
         )
-        made._quota = quota
-        return made
+        self.run.quota = quota
+        relay: Any = self.relay
+        return Session(self.run, relay)
 
     def promise(self, need: int) -> Room:
         self.asked.append(need)
@@ -179,17 +177,17 @@ class Run:
         return found
 
     def said(self) -> list[str]:
-        return [line.partition(" ")[2] for line in self.store._lines]
+        return [line.partition(" ")[2] for line in self.store.lines]
 
     def save(
         self, *, stop: bool = False, within: float = 60.0, closes: bool = False
     ) -> tuple[str, int]:
-        return self.session._checkpoint(Request("a", "checkpoint", stop, within, closes))
+        return self.session.carry_out(Request("a", "checkpoint", stop, within, closes))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    return Run(monkeypatch, tmp_path)
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bed:
+    return Bed(monkeypatch, tmp_path)
 
 
 # its begin
@@ -198,7 +196,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 def test_a_first_run_looks_at_no_images_and_says_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = Run(monkeypatch, tmp_path, attempt=0)
+    first = Bed(monkeypatch, tmp_path, attempt=0)
     (first.store.path / "images" / "1").mkdir()
     first.session.begin()
     assert (first.node.did, first.said()) == (["start"], [])
@@ -207,7 +205,7 @@ def test_a_first_run_looks_at_no_images_and_says_nothing(
 
 
 def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_its_output(
-    run: Run,
+    run: Bed,
 ) -> None:
     run.out.write_bytes(b"of others\n")
     run.session.begin()
@@ -219,7 +217,7 @@ def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_i
 
 
 def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_it_took(
-    run: Run,
+    run: Bed,
 ) -> None:
     run.out.write_bytes(b"one\n")
     run.save()
@@ -235,7 +233,7 @@ def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_
     assert run.status()["origin"] == {"image": 1, "why": ""}
 
 
-def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(run: Run) -> None:
+def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(run: Bed) -> None:
     run.save(closes=True)
     run.opened().begin()
     assert run.said() == [
@@ -245,21 +243,21 @@ def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(r
 
 
 def test_of_a_request_to_close_connections_the_method_is_told(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(run.node, "dump", lambda *words: asked.append(words[3]) or {})
     for number, more in enumerate(({}, {"tcp": "close"}, {"tcp": "keep"})):
         run.request(str(number), "checkpoint", within=60.0, **more)
-        run.session._serve(run.store.request())
+        run.session.serve(run.store.request())
     assert asked == [False, True, False]
     images = [manifests.read(image, KEY) for image in run.store.images()]
     assert [one.closed for one in images] == [None, ["10.1.2.3:27000"]]
 
 
-def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> None:
+def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Bed) -> None:
     run.save()
-    run.session._caller = Caller(8, 0, 0, "root", (0,), {})
+    run.run.caller = Caller(8, 0, 0, "root", (0,), {})
     run.session.begin()
     (line, _) = run.said()
     assert line.startswith("image 1 is not used: it is of ('t', 7, 0, 0, 'criu', '1'), not of ")
@@ -267,7 +265,7 @@ def test_what_is_no_image_of_this_job_is_not_used_and_why_is_said(run: Run) -> N
     assert run.status()["origin"] == {"image": 0, "why": line}
 
 
-def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Run) -> None:
+def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Bed) -> None:
     run.save()
     run.save()
     (run.store.path / "images" / "2" / "pages").write_bytes(b"MEMORY")
@@ -279,7 +277,7 @@ def test_the_head_is_told_why_a_run_goes_on_from_an_older_image(run: Run) -> Non
 
 
 def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_anew(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     locked = {str(tmp_path / "base.db"): (1, 2, 3)}
     monkeypatch.setattr(run.node, "locked", lambda: locked)
@@ -289,20 +287,20 @@ def test_a_file_that_it_kept_locked_and_that_has_changed_is_a_reason_to_start_an
     assert "has changed since the job, which keeps it locked" in run.said()[0]
 
 
-def test_an_image_of_which_a_file_has_changed_is_not_used(run: Run) -> None:
+def test_an_image_of_which_a_file_has_changed_is_not_used(run: Bed) -> None:
     run.save()
     (run.store.path / "images" / "1" / "pages").write_bytes(b"MEMORY")
     run.session.begin()
     assert "changed since the checkpoint" in run.said()[0]
 
 
-def test_a_request_of_an_earlier_run_is_answered_already(run: Run) -> None:
+def test_a_request_of_an_earlier_run_is_answered_already(run: Bed) -> None:
     run.request("a", "release")
     run.session.begin()
-    run.session._serve(run.store.request())
+    run.session.serve(run.store.request())
     assert run.status()["answer"] == {}
     run.request("b", "release")
-    run.session._serve(run.store.request())
+    run.session.serve(run.store.request())
     assert run.status()["answer"]["request"] == "b"
 
 
@@ -311,7 +309,7 @@ def test_a_request_of_an_earlier_run_is_answered_already(run: Run) -> None:
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_job_that_is_saved_beside_its_work_stands_still_only_until_its_image_is_written(
-    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+    run: Bed, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     """To read a large image and to have it on disk takes as long as to write it."""
     digests = manifests.digests
@@ -328,7 +326,7 @@ def test_a_job_that_is_saved_beside_its_work_stands_still_only_until_its_image_i
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_only_an_image_of_a_job_that_runs_on_comes_by_the_nodes_own_disk(
-    run: Run, tmp_path: Path, stop: bool
+    run: Bed, tmp_path: Path, stop: bool
 ) -> None:
     (tmp_path / "stage").mkdir()
     object.__setattr__(run.site, "stage", tmp_path / "stage")
@@ -344,7 +342,7 @@ def test_only_an_image_of_a_job_that_runs_on_comes_by_the_nodes_own_disk(
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch, stop: bool
+    run: Bed, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
         raise Refused("pages: input/output error")
@@ -357,13 +355,13 @@ def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
     assert not run.store.images()
 
 
-def test_it_ends_with_its_payload(run: Run) -> None:
+def test_it_ends_with_its_payload(run: Bed) -> None:
     run.node.status = 7 << 8
     assert run.session.run() == 7 << 8
     assert run.looks == [0.5], "its signals and its end are looked for twice a second"
 
 
-def test_signals_are_passed_on_as_they_come(run: Run) -> None:
+def test_signals_are_passed_on_as_they_come(run: Bed) -> None:
     run.signals = [[int(signal.SIGUSR1), int(signal.SIGTERM)]]
     run.node.status = 0
     run.session.run()
@@ -372,7 +370,7 @@ def test_signals_are_passed_on_as_they_come(run: Run) -> None:
 
 @pytest.mark.parametrize(("poll", "every"), [(0.1, 0.1), (2.0, 2.0)])
 def test_requests_are_looked_for_as_often_as_configured(
-    run: Run, monkeypatch: pytest.MonkeyPatch, poll: float, every: float
+    run: Bed, monkeypatch: pytest.MonkeyPatch, poll: float, every: float
 ) -> None:
     object.__setattr__(run.site, "poll", poll)
     looked: list[float] = []
@@ -381,7 +379,7 @@ def test_requests_are_looked_for_as_often_as_configured(
         looked.append(run.clock.now)
         run.node.status = 0 if len(looked) == 4 else None
 
-    monkeypatch.setattr(run.session, "_serve", served)
+    monkeypatch.setattr(run.session, "serve", served)
     run.session.run()
     gaps = [later - earlier for earlier, later in itertools.pairwise(looked)]
     assert gaps == pytest.approx([every] * 3, abs=0.11)
@@ -389,7 +387,7 @@ def test_requests_are_looked_for_as_often_as_configured(
 
 
 def test_room_for_its_next_save_is_looked_for_every_minute_and_not_while_it_is_held(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promised: list[float] = []
 
@@ -397,63 +395,60 @@ def test_room_for_its_next_save_is_looked_for_every_minute_and_not_while_it_is_h
         promised.append(run.clock.now)
         run.node.status = 0 if len(promised) == 3 else None
 
-    monkeypatch.setattr(run.session, "_reserve", reserve)
+    monkeypatch.setattr(run.session, "look_ahead", reserve)
     run.session.run()
     assert promised == [1000.5, 1060.5, 1120.5]
-    run.session._held_until = run.clock.now + 300
+    run.session.hold.until = run.clock.now + 300
     run.answers = [JobState(state="PENDING", uid=0, restarts=1)]
     assert run.session.run() == signal.SIGTERM
     assert len(promised) == 3
 
 
-def test_a_held_jobs_ended_processes_are_not_its_end(run: Run) -> None:
+def test_a_held_jobs_ended_processes_are_not_its_end(run: Bed) -> None:
     run.node.status = int(signal.SIGKILL)
-    run.session._held_until = run.clock.now + 10
+    run.session.hold.until = run.clock.now + 10
     run.answers = [JobState(state="CANCELLED", uid=0, restarts=1)]
     assert run.session.run() == signal.SIGTERM
     assert run.clock.now > 1010
 
 
-def test_one_that_is_to_be_asked_about_soon_is_so_within_a_short_hold(run: Run) -> None:
+def test_one_that_is_to_be_asked_about_soon_is_so_within_a_short_hold(run: Bed) -> None:
     object.__setattr__(run.site, "hold", 3.0)
-    run.session._held_until = run.clock.now
+    run.session.hold.until = run.clock.now
     run.clock.now += 0.1
     run.answers = [None]
-    assert not run.session._hold_ends()
-    assert run.session._held_until == run.clock.now + 3.0
+    assert run.session.hold.outcome() is Outcome.STAYS
+    assert run.session.hold.until == run.clock.now + 3.0
     assert run.said() == [
         "no requeue in 3 s, but slurmctld does not answer: the job stays held",
     ]
     run.clock.now += 3.0
-    assert not run.session._hold_ends(), "not before"
+    assert run.session.hold.outcome() is Outcome.STAYS, "not before"
     run.clock.now += 0.1
     run.answers = [JobState(state="SUSPENDED", uid=0, restarts=1)]
-    run.session._hold_ends()
+    run.session.hold.outcome()
     assert run.said()[1] == "no requeue in 3 s, but slurmctld says SUSPENDED: the job stays held"
 
 
-def test_one_that_nobody_requeued_says_so_and_goes_on(run: Run) -> None:
+def test_one_that_nobody_requeued_says_so_and_goes_on(run: Bed) -> None:
     run.save(stop=True)
     run.clock.now += 600.1
     run.answers = [RUNS]
-    run.session._hold_ends()
+    run.node.status = 0
+    assert run.session.run() == 0
     assert run.said()[0] == "no requeue in 600 s: the job goes on here"
     assert run.status()["state"] == "running"
-    run.session._stays = "once more it could be said"
-    run.session._held_until = 1.0
-    run.session._bring_back()
-    assert run.session._stays == ""
 
 
 # what the head asks for
 
 
-def test_a_request_is_carried_out_once_and_answered(run: Run) -> None:
-    run.session._serve(None)
+def test_a_request_is_carried_out_once_and_answered(run: Bed) -> None:
+    run.session.serve(None)
     assert not (run.store.path / "status.json").exists()
     one = Request("a", "checkpoint", within=60.0)
     for _ in range(2):
-        run.session._serve(one)
+        run.session.serve(one)
     assert run.node.did.count("dump") == 1
     found = run.status()
     (line,) = run.said()
@@ -462,16 +457,16 @@ def test_a_request_is_carried_out_once_and_answered(run: Run) -> None:
     assert found["state"] == "running"
 
 
-def test_a_save_that_stops_the_job_is_answered_as_held(run: Run) -> None:
-    run.session._serve(Request("a", "checkpoint", stop=True, within=60.0))
+def test_a_save_that_stops_the_job_is_answered_as_held(run: Bed) -> None:
+    run.session.serve(Request("a", "checkpoint", stop=True, within=60.0))
     found = run.status()
     assert (found["state"], found["answer"]["ok"]) == ("held", True)
 
 
 def test_a_request_that_fails_is_answered_with_the_reason(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.session._serve(Request("a", "explode"))
+    run.session.serve(Request("a", "explode"))
     assert run.said() == ["explode: unknown request 'explode'"]
     wanted = {"request": "a", "ok": False, "message": "unknown request 'explode'"}
     assert run.status()["answer"] == wanted
@@ -479,40 +474,40 @@ def test_a_request_that_fails_is_answered_with_the_reason(
     def fails(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(run.session, "_checkpoint", fails)
-    run.session._serve(Request("b", "checkpoint"))
+    monkeypatch.setattr(run.store, "new_image", fails)
+    run.session.serve(Request("b", "checkpoint"))
     assert run.said()[1] == "checkpoint: MemoryError"
 
 
-def test_a_release_of_what_is_not_held_changes_nothing(run: Run) -> None:
-    assert run.session._carry_out(Request("a", "release")) == ("the job goes on here", 0)
+def test_a_release_of_what_is_not_held_changes_nothing(run: Bed) -> None:
+    assert run.session.carry_out(Request("a", "release")) == ("the job goes on here", 0)
     assert run.node.did == []
 
 
-def test_a_release_where_no_image_comes_back_is_refused(run: Run) -> None:
-    run.session._held_until, run.answers = 2000.0, [RUNS]
+def test_a_release_where_no_image_comes_back_is_refused(run: Bed) -> None:
+    run.session.hold.until, run.answers = 2000.0, [RUNS]
     with pytest.raises(Refused, match="no image could be brought back"):
-        run.session._carry_out(Request("a", "release"))
+        run.session.carry_out(Request("a", "release"))
 
 
 # a save
 
 
-def test_a_save_that_stops_holds_the_job_as_long_as_configured(run: Run) -> None:
+def test_a_save_that_stops_holds_the_job_as_long_as_configured(run: Bed) -> None:
     run.save(stop=True)
     assert run.node.did[-1] == "stop"
     assert "go on" not in run.node.did
-    assert run.session._held_until == run.clock.now + 600.0
+    assert run.session.hold.until == run.clock.now + 600.0
 
 
-def test_one_that_does_not_lets_it_go_on(run: Run) -> None:
+def test_one_that_does_not_lets_it_go_on(run: Bed) -> None:
     run.save()
     assert run.node.did[-1] == "go on"
     assert "stop" not in run.node.did
-    assert run.session._held_until is None
+    assert not run.session.is_held
 
 
-def test_a_held_job_has_its_image_already(run: Run) -> None:
+def test_a_held_job_has_its_image_already(run: Bed) -> None:
     run.save(stop=True)
     assert run.save(stop=True) == ("the job is held already, image 1", 1)
     with pytest.raises(Refused, match=r"^the job is held$"):
@@ -523,7 +518,7 @@ def test_a_held_job_has_its_image_already(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("takes", "late"), [(60.0, False), (60.5, True)])
-def test_an_image_that_is_late_counts_and_stops_nobody(run: Run, takes: float, late: bool) -> None:
+def test_an_image_that_is_late_counts_and_stops_nobody(run: Bed, takes: float, late: bool) -> None:
     run.node.takes = takes
     if not late:
         text, number = run.save(stop=True)
@@ -538,7 +533,7 @@ def test_an_image_that_is_late_counts_and_stops_nobody(run: Run, takes: float, l
 
 
 @pytest.mark.parametrize("dumped", [False, True])
-def test_a_save_that_fails_leaves_no_image_and_the_job_runs(run: Run, dumped: bool) -> None:
+def test_a_save_that_fails_leaves_no_image_and_the_job_runs(run: Bed, dumped: bool) -> None:
     """A method whose dump failed has let them go on itself."""
 
     def fails(image: Path) -> None:
@@ -556,7 +551,7 @@ def test_a_save_that_fails_leaves_no_image_and_the_job_runs(run: Run, dumped: bo
     assert run.asked == [6, "settle"], "what it took is room again"
 
 
-def test_room_is_asked_for_memory_and_new_output_together(run: Run) -> None:
+def test_room_is_asked_for_memory_and_new_output_together(run: Bed) -> None:
     run.out.write_bytes(b"x" * 8192)
     run.save()
     assert run.asked[0] == 6 + run.out.stat().st_blocks * 512
@@ -564,7 +559,7 @@ def test_room_is_asked_for_memory_and_new_output_together(run: Run) -> None:
     assert run.asked[3] == 6, "its output was kept at the image before"
 
 
-def test_all_of_an_image_takes_no_more_than_the_room(run: Run) -> None:
+def test_all_of_an_image_takes_no_more_than_the_room(run: Bed) -> None:
     """Memory, then the files that travel, then what the output has gained."""
     run.room = 1 << 20
     run.node.content = b"x" * (256 << 10)
@@ -585,7 +580,7 @@ def test_all_of_an_image_takes_no_more_than_the_room(run: Run) -> None:
     assert took[2] == 0, "never less than nothing"
 
 
-def test_what_an_image_is_of_stands_in_its_manifest(run: Run) -> None:
+def test_what_an_image_is_of_stands_in_its_manifest(run: Bed) -> None:
     run.out.write_bytes(b"four")
     run.node.takes = 1.5
     run.save()
@@ -604,15 +599,15 @@ def refused() -> int:
     raise Refused("it has a terminal: x")
 
 
-def test_a_promise_is_changed_where_the_job_has_grown_or_shrunk_by_a_tenth(run: Run) -> None:
+def test_a_promise_is_changed_where_the_job_has_grown_or_shrunk_by_a_tenth(run: Bed) -> None:
     for size in (1000, 1100, 1111, 1112, 1020, 1010):
         run.node.size = size
-        run.session._reserve()
+        run.session.look_ahead()
     assert run.asked == [1000, 1112, 1010]
 
 
 def test_no_room_is_said_once_for_each_kind_of_reason(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = iter([
         Refused("no room: 5 MiB needed"), Refused("no room: 6 MiB needed"),
@@ -625,37 +620,37 @@ def test_no_room_is_said_once_for_each_kind_of_reason(
     with monkeypatch.context() as lacks:
         lacks.setattr(run.node, "need", need)
         for _ in range(5):
-            run.session._reserve()
+            run.session.look_ahead()
     assert run.said() == [
         "its next save could not be made now: no room: 5 MiB needed",
         "its next save could not be made now: it has a terminal: x",
     ]
     assert run.status()["log"][-1].endswith("it has a terminal: x")
     run.node.size = 3 << 20
-    run.session._reserve()
+    run.session.look_ahead()
     assert run.status()["log"][-1].endswith("3 MiB are promised to its next save")
     run.node.size = 9 << 20
-    run.session._reserve()
+    run.session.look_ahead()
     assert len(run.said()) == 3, "only after it was missing"
 
 
 def test_the_head_is_told_what_is_in_the_way_of_the_next_save_until_it_is_gone(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.session._reserve()
+    run.session.look_ahead()
     with monkeypatch.context() as lacks:
         lacks.setattr(run.node, "need", refused)
-        run.session._reserve()
+        run.session.look_ahead()
     assert run.status()["hindered"] == "it has a terminal: x"
-    run.session._reserve()
+    run.session.look_ahead()
     assert run.status()["hindered"] == "", "it needs as much as it did before"
 
 
 @pytest.mark.parametrize("closes", [None, True, False])
-def test_a_connection_is_in_the_way_unless_saves_close_it(run: Run, closes: bool | None) -> None:
+def test_a_connection_is_in_the_way_unless_saves_close_it(run: Bed, closes: bool | None) -> None:
     run.node.far = ["10.1.2.3:80"]
-    run.session._promise.closes = closes
-    run.session._reserve()
+    run.session.next_save.closes = closes
+    run.session.look_ahead()
     kept = "its next save could not be made now: it has a connected TCP socket: to 10.1.2.3:80"
     assert run.said() == ([kept] if closes is False else [])
 
@@ -663,7 +658,7 @@ def test_a_connection_is_in_the_way_unless_saves_close_it(run: Run, closes: bool
 # its end
 
 
-def test_a_run_that_was_ended_says_that_its_images_stay(run: Run) -> None:
+def test_a_run_that_was_ended_says_that_its_images_stay(run: Bed) -> None:
     run.answers = [RUNS]
     run.session.leave(int(signal.SIGKILL))
     assert run.said() == ["the run has ended; its images stay for the next"]
@@ -671,13 +666,13 @@ def test_a_run_that_was_ended_says_that_its_images_stay(run: Run) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 9 << 8, 15 << 8, int(signal.SIGUSR1), int(signal.SIGSEGV)])
-def test_whatever_else_ends_it_its_directory_and_its_room_go(run: Run, status: int) -> None:
+def test_whatever_else_ends_it_its_directory_and_its_room_go(run: Bed, status: int) -> None:
     run.session.leave(status)
     assert (run.node.did, run.asked) == (["close"], ["forget"])
     assert not run.store.path.exists()
 
 
-def test_an_abandoned_run_leaves_nothing_running(run: Run) -> None:
+def test_an_abandoned_run_leaves_nothing_running(run: Bed) -> None:
     run.session.abandon(OSError("no scratch"))
     assert run.node.did == ["close"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import site as sites
 from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
 
+from .helpers import ROOT
+
+pytestmark = ROOT
 EXAMPLE = Path(__file__).parents[3] / "etc" / "ckpt-root.conf"
 
 
@@ -34,16 +37,41 @@ def test_an_amount_is_bytes_or_a_share() -> None:
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path) -> Path:
     """Where all is root's."""
-    monkeypatch.setattr(sites, "ROOT", (0, os.getuid()))
     (tmp_path / "key").write_bytes(b"k" * 32)
     (tmp_path / "key").chmod(0o400)
     path = tmp_path / "ckpt-root.conf"
+    (tmp_path / "shared").mkdir(mode=0o755)
     path.write_text(
-        f"directory = {tmp_path}\ncluster = t\nslurm_user = nobody\nkey = {tmp_path}/key\n"
+        f"# ours\n  # hold = 9\n\ndirectory = {tmp_path}/shared\ncluster = t\nslurm_user = nobody\n"
+        f"key = {tmp_path}/key\n"
     )
     return path
+
+
+def test_it_is_read(config: Path, tmp_path: Path) -> None:
+    site = sites.read(str(config))
+    assert (site.jobs, site.hold) == (tmp_path / "shared" / "t", 600.0)
+    assert site.reader[0] == pwd.getpwnam("nobody").pw_uid
+
+
+@pytest.mark.parametrize("name", ["ckpt-root.conf", "key", "shared", "."])
+def test_what_is_not_roots_alone_is_refused(config: Path, tmp_path: Path, name: str) -> None:
+    place, mode = tmp_path / name, (tmp_path / name).stat().st_mode
+    place.chmod(0o777)
+    with pytest.raises(Refused, match="may be written by others"):
+        sites.read(str(config))
+    place.chmod(mode & 0o7777)
+    os.chown(place, 65534, 65534)
+    with pytest.raises(Refused, match="not to root"):
+        sites.read(str(config))
+    os.chown(place, 0, 0)
+    if name != ".":
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(Refused, match="a link"):
+            sites.read(str(config))
 
 
 def test_a_key_has_at_least_32_bytes(config: Path, tmp_path: Path) -> None:
@@ -61,7 +89,7 @@ def test_a_key_is_for_root_alone(config: Path, tmp_path: Path, mode: int) -> Non
         sites.read(str(config))
 
 
-GOOD = [("hold", "0.001", 0.001), ("hold", "999999999", 999999999.0), ("keep", "2.9", 2),
+GOOD = [("user_quota", "1.5T", "1.5T"), ("keep_free", "512 M", "512 M"), ("hold", "0.001", 0.001), ("hold", "999999999", 999999999.0), ("keep", "2.9", 2),
         ("user_quota", "100%", "100%"), ("job_quota", "1K", "1K"), ("scratch", "/x", Path("/x"))]  # fmt: skip
 
 
@@ -74,7 +102,8 @@ def test_values_up_to_their_bounds_are_taken(
     assert (str(found) if isinstance(value, str) else found) == value
 
 
-BAD = [("hold", "0", "hold is 0, not above 0"), ("poll", "1000000000", "not above 0"),
+BAD = [*(("keep_free", text, "keep_free is") for text in ("", "all", "-1G", "5", "nan%", "1e9G")),
+       ("cluster", "../etc", "is not a name"), ("hold", "-1", "not above 0"), ("hold", "0", "hold is 0, not above 0"), ("poll", "1000000000", "not above 0"),
        ("hold", "soon", "hold is 'soon', not a number"), ("cluster", "a b", "'a b' is not a name"),
        ("keep_free", "100.1%", "expected at most 100%"), ("slurm_user", "no-such", "this host has no user"),
        ("tmp", "none", "tmp is 'none', expected own or node"),
@@ -103,7 +132,6 @@ def test_no_more_than_a_mebibyte_is_read(config: Path) -> None:
         sites.read(str(config))
 
 
-@ROOT_PART
 @pytest.mark.parametrize(
     ("mode", "fine"),
     [(0o755, True), (0o775, False), (0o757, False), (0o1777, True), (0o1755, True)],

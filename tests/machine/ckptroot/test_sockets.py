@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import sockets
+from slurm_elastic.machine.ckptroot import kernel, sockets
 from slurm_elastic.machine.ckptroot.images import Stream
 from slurm_elastic.machine.ckptroot.site import Refused
+
+from .helpers import ROOT
 
 HERE = [1 << 30, os.getpid()]
 LOOP, MAPPED = b"\x7f\0\0\x01", b"\0" * 10 + b"\xff\xff\x7f\0\0\x01"
@@ -23,13 +25,13 @@ LOOP, MAPPED = b"\x7f\0\0\x01", b"\0" * 10 + b"\xff\xff\x7f\0\0\x01"
 def only(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
     """No other sockets of this process than those that a test puts there."""
     kept: list[socket.socket] = []
-    every = sockets._descriptors
+    every = sockets.descriptors_of
 
     def some(pid: int) -> Iterator[tuple[int, str]]:
         own = {one.fileno() for one in kept}
         return (found for found in every(pid) if found[0] in own)
 
-    monkeypatch.setattr(sockets, "_descriptors", some)
+    monkeypatch.setattr(sockets, "descriptors_of", some)
     yield kept
     for one in kept:
         one.close()
@@ -72,13 +74,13 @@ def test_one_that_nobody_has_accepted_is_not(only: list[socket.socket]) -> None:
 def test_a_socket_at_an_address_of_its_node_stays_here(
     only: list[socket.socket], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sockets, "_NONLOCAL", tmp_path / "none")
+    monkeypatch.setattr(sockets, "NONLOCAL", tmp_path / "none")
     for address in ("127.0.0.1", "0.0.0.0"):
         only += [socket.create_server((address, 0)), socket.socket(type=socket.SOCK_DGRAM)]
         only[-1].bind((address, 0))
     pair(only)
     assert sockets.stays_here(HERE) == ""
-    one, end = sockets.sockets(HERE)[0], sockets._plain((b"\x0a\0\0\x05", 3000))
+    one, end = sockets.sockets(HERE)[0], (ipaddress.ip_address("10.0.0.5"), 3000)
     for kind, far, stays in (
         ("tcp", one.far, one.far[1] == 0), ("udp", end, True), ("tcp", end, False),
     ):  # fmt: skip
@@ -86,13 +88,13 @@ def test_a_socket_at_an_address_of_its_node_stays_here(
         monkeypatch.setattr(sockets, "sockets", lambda tasks, found=found: found)
         said = "it has a socket bound to 10.0.0.5:3000, which only its node can be"
         assert sockets.stays_here(HERE) == (said if stays else "")
-    monkeypatch.setattr(sockets, "_NONLOCAL", tmp_path / "set")
+    monkeypatch.setattr(sockets, "NONLOCAL", tmp_path / "set")
     (tmp_path / "set").write_text("1\n")
     sockets.sockets(HERE)[:] = [sockets.Socket("udp", end, end, 10)]
     assert sockets.stays_here(HERE) == "", "here any node can"
 
 
-@ROOT_PART
+@ROOT
 def test_connections_carry_data_again_and_are_as_they_were(only: list[socket.socket]) -> None:
     pair(only)
     first, second = only
@@ -100,11 +102,11 @@ def test_connections_carry_data_again_and_are_as_they_were(only: list[socket.soc
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kept)
     before = sockets.reused([os.getpid()])
     for one in only:
-        one.setsockopt(socket.IPPROTO_TCP, sockets._TCP_REPAIR, 1)
+        one.setsockopt(socket.IPPROTO_TCP, sockets.TCP_REPAIR, 1)
     sockets.wake([os.getpid()], before)
     first.sendall(b"here")
     assert second.recv(9) == b"here"
-    assert not any(one.getsockopt(socket.IPPROTO_TCP, sockets._TCP_REPAIR) for one in only)
+    assert not any(one.getsockopt(socket.IPPROTO_TCP, sockets.TCP_REPAIR) for one in only)
     reuses = [one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) for one in only]
     assert reuses == [0, 1]
 
@@ -113,10 +115,10 @@ def test_sockets_that_nobody_could_wake_are_not_put_to_rest(
     only: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair(only)
-    monkeypatch.setattr(sockets, "_PIDFD_GETFD", -1)
+    monkeypatch.setattr(kernel, "PIDFD_GETFD", -1)
     with pytest.raises(Refused, match="cannot be opened: Function not implemented"):
         sockets.reused([os.getpid()])
-    monkeypatch.setattr(sockets.ctypes, "get_errno", lambda: errno.EBADF)
+    monkeypatch.setattr(kernel.ctypes, "get_errno", lambda: errno.EBADF)
     assert sockets.reused([1 << 30, os.getpid()]) == frozenset(), "they are closed by now"
 
 

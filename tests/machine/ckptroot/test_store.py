@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from needs import ROOT
 
 from slurm_elastic.machine.ckptroot import files
 from slurm_elastic.machine.ckptroot import manifest as manifests
@@ -20,6 +19,8 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.manifest import Manifest
 from slurm_elastic.machine.ckptroot.site import Refused, Site
 from slurm_elastic.machine.ckptroot.store import Meta, Request, Store, Taken
+
+from .helpers import ROOT
 
 pytestmark = ROOT
 
@@ -77,7 +78,7 @@ def test_one_that_cannot_be_dropped_costs_no_other(
     store.drop_image(one)
     store.drop_image(other)
     assert names(store) == ["1"]
-    assert store._lines[-1].endswith("image 1 stays: it is in use")
+    assert store.lines[-1].endswith("image 1 stays: it is in use")
 
 
 def test_a_file_of_roots_is_replaced_in_one_step(store: Store) -> None:
@@ -94,7 +95,7 @@ def test_a_file_of_roots_is_replaced_in_one_step(store: Store) -> None:
 def test_the_last_fifty_sentences_are_kept(store: Store) -> None:
     for number in range(60):
         store.say(f"line {number}")
-    assert [line.split(" ", 1)[1] for line in store._lines] == [f"line {n}" for n in range(10, 60)]
+    assert [line.split(" ", 1)[1] for line in store.lines] == [f"line {n}" for n in range(10, 60)]
 
 
 # how the job began, and what is asked of it
@@ -230,7 +231,7 @@ def test_a_run_that_waits_for_the_lock_of_a_directory_that_goes_makes_its_own(
     store: Store,
 ) -> None:
     store.open()
-    other = Store(store._site, 7)
+    other = Store(store.site, 7)
     with pytest.raises(Taken):
         other.open()
     store.remove()
@@ -243,7 +244,7 @@ def test_a_lock_that_was_not_got_is_not_kept_open(store: Store) -> None:
     store.open()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Taken, match="job 7 is driven by another process already"):
-        Store(store._site, 7).open()
+        Store(store.site, 7).open()
     assert len(os.listdir("/proc/self/fd")) == before
     store.close()
     store.close()

@@ -9,10 +9,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot import sysv
 from slurm_elastic.machine.ckptroot.site import Refused
+
+from .helpers import ROOT
 
 SHM = "       key      shmid perms  size  cpid  lpid nattch   uid   gid   rss  swap\n"
 HOLDS = """
@@ -39,7 +40,7 @@ def held(code: str) -> sysv.Held | None:
             one.communicate(b"\n")
 
 
-@ROOT_PART
+@ROOT
 @pytest.mark.parametrize(
     ("code", "found"),
     [
@@ -65,7 +66,7 @@ def test_a_namespace_that_cannot_be_entered_is_told() -> None:
         sysv.held(file.fileno())
 
 
-@ROOT_PART
+@ROOT
 def test_a_look_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(*_: object, timeout: float, **__: object) -> None:
         raise subprocess.TimeoutExpired("head", timeout)
@@ -99,7 +100,7 @@ def test_a_kernel_that_does_not_tell_is_refused(monkeypatch: pytest.MonkeyPatch)
         sysv.check_undone([os.getpid()], os.getpid())
 
 
-@ROOT_PART
+@ROOT
 def test_limits_are_those_of_the_node_as_far_as_it_has_them(tmp_path: Path) -> None:
     here = sysv.limits()
     assert {"kernel/sem", "kernel/msgmax", "kernel/shmmax"} <= set(here)

@@ -15,16 +15,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot import files
+from slurm_elastic.machine.ckptroot import files, starting
 from slurm_elastic.machine.ckptroot import main as way_in
-from slurm_elastic.machine.ckptroot.patience import Patience
+from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.image_wait import ImageWait
 from slurm_elastic.machine.ckptroot.session import Session
 from slurm_elastic.machine.ckptroot.site import Site
 from slurm_elastic.machine.ckptroot.store import Meta, Store, Taken
 
-pytestmark = ROOT_PART
+from .helpers import ROOT
+
+pytestmark = ROOT
 USER = 65534
 
 # Its parent stands in for sudo: the program that the configuration names, with the job's environment.
@@ -36,7 +38,7 @@ sys.exit(subprocess.run([sys.executable, "-c", *sys.argv[2:]], env=environment).
 """
 RUN = """
 import os, sys
-from slurm_elastic.machine.ckptroot import main
+from slurm_elastic.machine.ckptroot import main, starting
 from slurm_elastic.machine.ckptroot.caller import Caller
 config, how, script = sys.argv[1:]
 def identify(site, asks=False):
@@ -44,13 +46,13 @@ def identify(site, asks=False):
 def fails(*arguments):
     raise KeyError("nobody has thought of that")
 if how != "no step of Slurm":
-    main.callers.identify = identify
+    starting.callers.identify = identify
 if how == "the directory is gone":
     os.rmdir(os.getcwd())
 if how == "a surprise":
-    main.begin = fails
+    starting.begin = fails
 if how == "not by sudo":
-    main.Site.sudo = "/usr/bin/true"
+    starting.Site.sudo = "/usr/bin/true"
 sys.exit(main.main(["run", "criu", "027", script, "a", "b c"], config=config))
 """
 SCRIPT = """#!/bin/bash
@@ -127,7 +129,7 @@ def test_what_fails_in_a_job_that_has_started_does_not_start_it_again(site: Site
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
-        way_in.drive(store, cast("Session", SimpleNamespace(run=fails)))
+        starting.drive(store, cast("Session", SimpleNamespace(run=fails)))
     store.open()
     store.close()
 
@@ -138,8 +140,8 @@ class TestReady:
     @pytest.fixture(autouse=True)
     def identified(self, monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
         environment: dict[bytes, bytes] = {}
-        caller = way_in.Caller(7, USER, USER, "nobody", (USER,), environment)
-        monkeypatch.setattr(way_in.callers, "identify", lambda *_, **__: caller)
+        caller = Caller(7, USER, USER, "nobody", (USER,), environment)
+        monkeypatch.setattr(starting.callers, "identify", lambda *_, **__: caller)
         return environment
 
     def test_not_a_first_run(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +171,7 @@ class TestTheLock:
     def test_of_another_run_is_never_overridden(self, site: Site) -> None:
         first = begun(site)
         first.open()
-        patience = Patience(7, limit=1.5)
+        patience = ImageWait(7, limit=1.5)
         patience.patient = True
         tries = 0
         while True:
@@ -184,7 +186,7 @@ class TestTheLock:
         first.close()
 
     def test_is_not_waited_for_in_a_first_run(self) -> None:
-        patience = Patience(7)
+        patience = ImageWait(7)
         assert not patience.again("it is taken")
         assert not patience.waited
 

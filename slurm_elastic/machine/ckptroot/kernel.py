@@ -1,0 +1,156 @@
+"""What Linux does for a process that Python has no function for: its parent, its namespaces, its
+mounts. os.unshare and os.setns come with Python 3.12.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+from collections.abc import Sequence
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000  # unshare(2)
+CLONE_NEWTIME = 0x00000080
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MNT_DETACH = 2  # umount(2)
+PIDFD_GETFD = 438
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def descriptor_of(process: int, number: int) -> int:
+    """A copy of a descriptor of the process that the pidfd ``process`` is of: to open its file
+    could break a lease, and is no way to a socket (pidfd_getfd(2)).
+    """
+    found: int = LIBC.syscall(PIDFD_GETFD, process, number, 0)
+    if found < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return found
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    _check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what children of ours leave behind, and so of daemons: they stay below
+    this process, whatever it executes, and are saved with it.
+    """
+    _check(LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def unshare_processes() -> None:
+    """Own mounts and own System V IPC for us; own process numbers for the children to come."""
+    _check(LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
+
+
+def unshare_time() -> None:
+    """Clocks of their own for the children to come; ours stay (time_namespaces(7))."""
+    _check(LIBC.unshare(CLONE_NEWTIME), "unshare --time")
+
+
+def share_time() -> None:
+    """The children to come have our clocks again. Not with threads (setns(2))."""
+    _join("/proc/self/ns/time", CLONE_NEWTIME)
+
+
+def unshare_ipc() -> None:
+    """System V IPC with nothing in it; what was in ours goes, unless others are there still."""
+    _check(LIBC.unshare(CLONE_NEWIPC), "unshare")
+
+
+def join_ipc(path: str) -> None:
+    """From now on the System V IPC of the namespace at ``path``."""
+    _join(path, CLONE_NEWIPC)
+
+
+def _join(path: str, kind: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(LIBC.setns(descriptor, kind), f"setns {path}")
+    finally:
+        os.close(descriptor)
+
+
+def unshare_mounts() -> None:
+    """Own mounts. The host's later ones (autofs) come through."""
+    _check(LIBC.unshare(CLONE_NEWNS), "unshare")
+    _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
+
+
+def mount_bind(source: str, place: str) -> None:
+    """The directory ``source`` at ``place``, too."""
+    found = LIBC.mount(os.fsencode(source), os.fsencode(place), None, MS_BIND, None)
+    _check(found, f"mount {place}")
+
+
+def mount_small(path: str, uid: int, gid: int) -> None:
+    """A file system of the user's in memory, with room for a few small files."""
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    options = f"size=64k,nr_inodes=32,mode=700,uid={uid},gid={gid}".encode()
+    _check(LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), f"mount {path}")
+
+
+def mount_beside(path: str, aside: str, names: Sequence[str]) -> None:
+    """A directory in place of that at ``path``, with empty files of these ``names``, or paths, that
+    all may write; what else is there is there by links, which lead through its directory ``aside``.
+    """
+    real = os.open(path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+        others = set(os.listdir(path)) - {name.partition("/")[0] for name in names}
+        _check(LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, b"mode=755"), f"mount {path}")
+        os.mkdir(f"{path}/{aside}")
+        source, place = f"/proc/self/fd/{real}".encode(), f"{path}/{aside}".encode()
+        _check(LIBC.mount(source, place, None, MS_BIND, None), f"mount {path}/{aside}")
+        for name in others:
+            os.symlink(f"{aside}/{name}", f"{path}/{name}")
+        for name in names:
+            directory = os.path.dirname(f"{path}/{name}")
+            os.makedirs(directory, exist_ok=True)
+            os.close(os.open(f"{path}/{name}", os.O_CREAT))
+            os.chmod(directory, 0o755)  # noqa: S103 - whatever our umask is
+            os.chmod(f"{path}/{name}", 0o666)  # noqa: S103 - what is written there is for nobody
+    finally:
+        os.close(real)
+
+
+def unmount(path: str) -> None:
+    """At once, whoever uses it."""
+    _check(LIBC.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
+
+
+def mount_own_proc() -> None:
+    """A /proc of our namespace, and no other. The host's later mounts (autofs) come through."""
+    _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
+    _check(LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+    with open("/proc/self/mountinfo", "rb") as file:
+        others = other_procs(file.read())
+    for place in others:
+        unmount(os.fsdecode(place))
+
+
+def other_procs(mountinfo: bytes) -> list[bytes]:
+    """Where the host has mounted proc outside of /proc, as in a chroot (proc(5), mountinfo)."""
+    found = []
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(b" - ")
+        place = mount.split(b" ")[4]
+        if source.startswith(b"proc ") and not (place + b"/").startswith(b"/proc/"):
+            found.append(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), place))
+    return found
+
+
+def cover(path: str) -> None:
+    """Nobody in our mounts can open the file at ``path`` any more: there is /dev/null."""
+    _check(LIBC.mount(b"/dev/null", path.encode(), None, MS_BIND, None), f"mount {path}")

@@ -1,0 +1,62 @@
+"""What is mounted where, by the kernel's own list of it (proc(5), mountinfo): so nobody is asked
+whose server, or whose process that serves it (fuse(4)), may never answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_MOST = 16 << 20
+_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a mount point
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
+                    "f2fs"})  # fmt: skip
+
+
+def mounts() -> str:
+    """The lines of proc(5), mountinfo."""
+    with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as file:
+        return file.read(_MOST).rpartition("\n")[0]
+
+
+def mount_points(mountinfo: str) -> list[str]:
+    """The paths that something is mounted at, in the order of the lines."""
+    return [_point(line) for line in mountinfo.split("\n")]
+
+
+def file_system(path: str, mountinfo: str) -> str:
+    """The type of the file system that ``path`` is on. By the names of mount points: on btrfs
+    stat(2) has another device than proc(5).
+    """
+    found, longest = "", ""
+    for line in mountinfo.split("\n"):
+        point, source = _point(line), line.partition(" - ")[2]
+        if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
+            found, longest = source.split(" ")[0], point  # of two at one place, the later one
+    return found
+
+
+def mount_root(path: str, mountinfo: str) -> str:
+    """The directory of its file system that is mounted at ``path``; empty where nothing is."""
+    lines = [line for line in mountinfo.split("\n") if line and _point(line) == path]
+    return lines[-1].split(" ")[3] if lines else ""
+
+
+def is_local(path: str, shared: Path) -> bool:
+    """Whether that path is on a file system of this node (proc(5), mountinfo), and not on that of
+    ``shared``.
+    """
+    try:
+        # Before it is touched: a server, or a user's process, that hangs holds whoever asks.
+        if file_system(os.path.normpath(path), mounts()) not in _LOCAL:
+            return False
+        if os.stat(path).st_dev == os.stat(shared).st_dev:
+            return False
+        return file_system(os.path.realpath(path), mounts()) in _LOCAL
+    except OSError:
+        return False
+
+
+def _point(line: str) -> str:
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), line.partition(" - ")[0].split(" ")[4])

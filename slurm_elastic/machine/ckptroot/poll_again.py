@@ -1,0 +1,119 @@
+"""A task that was saved in poll(2) waits there again, where it goes on and where it runs on.
+
+Where a save finds a task in a call that Linux would go on with by itself (restart_syscall(2)), CRIU
+leaves EINTR, in the image (compel, get_task_regs) and in the task. Programs without signal handlers
+never see that from poll, and end: tail(1) of coreutils 9.7. So such a call is made again, with its
+whole timeout, as CRIU has others made again. The rest stay as they are: nanosleep(2) has told how
+much is left, and programs ask futex(2) again by themselves. Nor is it known of a task that had been
+stopped in poll before which call it was in. This is for x86-64 alone: elsewhere the C library asks
+ppoll(2), which is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from . import files, protobuf, tracing
+from .proc import threads_of
+from .site import Refused
+from .tracing import await_stop, trace
+
+_HEAD = 12
+"""Bytes of an image before its message: two magic numbers and a length."""
+_MOST = 16 << 20
+_X86_64 = 1  # core.proto, march
+_NATIVE = 1  # core-x86.proto, user_x86_regs_mode
+_POLL = 7  # arch/x86/entry/syscalls/syscall_64.tbl
+_EINTR = (1 << 64) - 4  # include/uapi/asm-generic/errno-base.h
+_SYSCALL = 2
+"""Bytes of the instruction."""
+_AX, _ORIG_AX, _IP, _MODE = 11, 16, 17, 28  # core-x86.proto, user_x86_regs_entry
+
+Span = tuple[int, int]
+"""Where a value begins and ends in a file."""
+
+
+def wait_again(image: Path) -> int:
+    """Change the image so; how many threads will wait again. Refused for what is no such image."""
+    done = 0
+    for entry in sorted(image.iterdir()):
+        if entry.name.startswith("core-"):
+            done += _mend(entry)
+    return done
+
+
+def _mend(path: Path) -> bool:
+    with files.held(path, os.O_RDWR, most=_MOST) as file:
+        data = os.pread(file, _MOST, 0)
+        changes = _changes(data)
+        for (start, stop), value in changes.items():
+            os.pwrite(file, _padded(value, stop - start), start)
+    return bool(changes)
+
+
+def _changes(data: bytes) -> dict[Span, int]:
+    """The numbers that are to stand there; none where the thread was not in such a call."""
+    core = _spans(data, (_HEAD, len(data)))
+    if 1 not in core or 2 not in core or _number(data, core[1]) != _X86_64:
+        return {}
+    thread = _spans(data, core[2])
+    registers = _spans(data, thread[2]) if 2 in thread else {}
+    if not {_AX, _ORIG_AX, _IP} <= set(registers):
+        return {}
+    found = {number: _number(data, span) for number, span in registers.items()}
+    if (found[_AX], found[_ORIG_AX], found.get(_MODE, _NATIVE)) != (_EINTR, _POLL, _NATIVE):
+        return {}
+    return {registers[_AX]: _POLL, registers[_IP]: found[_IP] - _SYSCALL}
+
+
+def _spans(data: bytes, message: Span) -> dict[int, Span]:
+    """The fields of a message by number; of one that comes twice the last, as CRIU takes it."""
+    return {number: (start, stop) for number, _, start, stop in protobuf.fields(data, *message)}
+
+
+def _number(data: bytes, span: Span) -> int:
+    return protobuf.varint(data, span[0])[0] & (1 << 64) - 1
+
+
+def _padded(value: int, size: int) -> bytes:
+    """The number as a varint of so many bytes: all lengths around it stay as they are."""
+    digits = [(value >> 7 * place) & 0x7F for place in range(size)]
+    if sum(digit << 7 * place for place, digit in enumerate(digits)) != value:
+        raise Refused("a number of the image has no place")
+    return bytes([digit | 0x80 for digit in digits[:-1]] + digits[-1:])
+
+
+def go_back(tasks: Iterable[int]) -> None:
+    """Have the threads of stopped tasks that a save has left so wait again once they run."""
+    if os.uname().machine != "x86_64":
+        return
+    threads = [(thread,) for task in tasks for thread in _in_poll(task)]
+    if threads:
+        tracing.by_child(_send_back, threads)
+
+
+def _in_poll(task: int) -> Iterator[int]:
+    """Its threads that were in poll when they were stopped (proc(5), syscall)."""
+    for thread in threads_of(task):
+        with contextlib.suppress(OSError), open(f"/proc/{task}/task/{thread}/syscall") as file:
+            if file.read().split()[0] == str(_POLL):
+                yield thread
+
+
+def _send_back(thread: int) -> None:
+    if not trace(tracing.SEIZE, thread):
+        return
+    if trace(tracing.INTERRUPT, thread):
+        await_stop(thread)
+        registers = tracing.Registers()
+        trace(tracing.GETREGS, thread, None, ctypes.byref(registers))
+        found = tuple(registers[index] for index in (tracing.RAX, tracing.ORIG_RAX, tracing.CS))
+        if found == (_EINTR, _POLL, tracing.LONG_MODE):
+            registers[tracing.RAX] = _POLL
+            registers[tracing.RIP] -= _SYSCALL
+            trace(tracing.SETREGS, thread, None, ctypes.byref(registers))
+        trace(tracing.DETACH, thread)

@@ -1,0 +1,40 @@
+"""An image is brought back, once it is known to be this job's and as it was made."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from . import manifest as manifests
+from . import outputs
+from .images import OpenFile
+from .inventory import check_locked
+from .rights import as_user
+from .run import Run
+from .site import Refused
+
+
+def restore(run: Run, image: Path) -> int:
+    """The image's number, once its tasks run; Refused says why that is not possible."""
+    begun, caller, method = time.monotonic(), run.caller, run.method
+    manifest = manifests.read(image, run.site.key)
+    wanted = (run.site.cluster, caller.job, caller.uid, caller.gid, method.name, image.name)
+    found = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
+             str(manifest.number))  # fmt: skip
+    if found != wanted:
+        raise Refused(f"it is of {found}, not of {wanted}")
+    manifests.compare(image, manifest)
+    with as_user(caller):
+        check_locked(manifest.locked)
+    method.lay_out(image)
+    alone = method.alone(image)
+    written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
+    for line in outputs.give_back(run.copies, run.meta.outputs, written, caller, manifest.number):
+        run.say(line)
+    method.restore(image, manifest)
+    run.given_back = manifest.writing
+    seconds = time.monotonic() - begun
+    run.say(f"goes on from image {image.name} on {run.node}, restored in {seconds:.3f} s")
+    if manifest.closed:
+        run.say(f"its connections are closed: {', '.join(manifest.closed)}")
+    return manifest.number

@@ -1,0 +1,44 @@
+"""One run of a job on this node, for all that takes part in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import log
+from .caller import Caller
+from .method import Method
+from .quota import Quota
+from .site import Site
+from .store import Meta, Store
+
+
+@dataclass
+class Run:
+    """Whose it is, how often the job was restarted before it, and by which method it is saved.
+    ``given_back``: the files that the image had open which it goes on from, with their sizes,
+    until it has an image of its own.
+    """
+
+    site: Site
+    caller: Caller
+    attempt: int
+    store: Store
+    meta: Meta
+    method: Method
+    given_back: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.quota = Quota(self.site, self.caller.job, self.caller.uid, self.store.path)
+        self.node = self.caller.node or os.uname().nodename
+
+    @property
+    def copies(self) -> Path:
+        """The directory with what the job has written to its outputs (``outputs.py``)."""
+        return self.store.path / "keep"
+
+    def say(self, line: str) -> None:
+        """For the head, and for the node's syslog."""
+        self.store.say(log.shown(line))
+        log.tell(log.NOTICE, f"job {self.caller.job}: {line}")

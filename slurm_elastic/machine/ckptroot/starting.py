@@ -1,0 +1,156 @@
+"""A run of a job begins: whose it is, its directory, and whether it may go on from images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from . import caller as callers
+from . import criu, dmtcp, job_state, outputs
+from .caller import Caller
+from .image_wait import Ended, ImageWait
+from .job_state import JobState
+from .payload import Payload
+from .quota import Quota
+from .run import Run
+from .session import Session
+from .signals import Relay
+from .site import Refused, Site, read
+from .store import Meta, Store, Taken, read_script
+
+METHODS = {"criu": criu, "dmtcp": dmtcp}
+
+
+def allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
+    """The site and the caller; Refused where that method cannot be had here, or not by them."""
+    if method not in METHODS:
+        raise Refused(f"unknown method {method!r}")
+    site = read(config)
+    METHODS[method].available(site)
+    return site, callers.identify(site, asks=asks)
+
+
+def begin(
+    site: Site, caller: Caller, umask: int, method: str, argv: Sequence[str]
+) -> tuple[Store, Session]:
+    """Start or restore the job; ``argv`` is the script that Slurm started, and its arguments.
+    Ended, Refused or whatever else: nothing was started.
+    """
+    store, wait = Store(site, caller.job), ImageWait(caller.job)
+    payload = Payload(
+        argv=(str(store.path / "script"), *argv[1:]),
+        environment=caller.environment,
+        directory=os.getcwd(),
+        umask=umask,
+        uid=caller.uid,
+        gid=caller.gid,
+        groups=caller.groups,
+    )
+    try:
+        state = take(site, caller, store, wait)
+        wait.rewarded()
+        meta = meta_of(site, caller, store, state, method, argv[0])
+        made = (criu.Criu if method == "criu" else dmtcp.Dmtcp)(site, caller, payload)
+        run = Run(site, caller, state.restarts, store, meta, made)
+        session = Session(run, Relay(os.getppid()))
+        try:
+            session.begin()
+        except Exception as error:
+            session.abandon(error)
+            raise
+    except BaseException:
+        store.close()
+        raise
+    return store, session
+
+
+def drive(store: Store, session: Session) -> int:
+    """The payload's wait status, in the end."""
+    try:
+        status = session.run()
+        session.leave(status)
+        return status
+    finally:
+        store.close()
+
+
+def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
+    """Take the job's directory; what slurmctld says of the job, not before a wait but after."""
+    wait.patient = may_go_on(store, caller)
+    state = _ask(site, caller, wait, caller.restarts)
+    wait.patient = state.restarts > 0
+    while True:
+        try:
+            store.open()
+            break
+        except Taken as taken:
+            if not wait.again(str(taken)):
+                raise
+    return _ask(site, caller, wait, state.restarts) if wait.waited else state
+
+
+def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
+    """``restarts``: how often the job was restarted before this run, if that is known."""
+    while True:
+        state = job_state.ask(site, caller.job, look=wait.look)
+        if state is not None:
+            break
+        if not wait.again("slurmctld does not answer"):
+            raise Refused("slurmctld does not answer")
+    # A run that was cut off with its node: the job may have long been running elsewhere.
+    if wait.waited and state.ends(state.restarts if restarts is None else restarts):
+        raise Ended(f"Slurm says {state.state}, restarted {state.restarts} times")
+    check_owner(state, caller)
+    return state
+
+
+def meta_of(
+    site: Site, caller: Caller, store: Store, state: JobState, method: str, script: str
+) -> Meta:
+    """How the job began: now, or in an earlier run.
+
+    A directory that is not of this user and method is of another job that had the number.
+    """
+    before = store.meta()
+    wanted = (caller.uid, caller.gid, method)
+    if state.restarts and before and (before.uid, before.gid, before.method) == wanted:
+        return before
+    if before and before.uid != caller.uid:
+        Quota(site, caller.job, before.uid, store.path).forget()
+    label = state.label(caller.job)
+    meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())
+    store.begin(meta, read_script(caller, script))
+    return meta
+
+
+def check_owner(state: JobState, caller: Caller) -> None:
+    if state.uid != caller.uid:
+        raise Refused(f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}")
+
+
+def may_go_on(store: Store, caller: Caller) -> bool:
+    """Whether it is a restart as far as that can be told without slurmctld. A user who says so
+    himself waits for nothing, and so does no harm but to himself.
+    """
+    return bool(caller.restarts or store.images())
+
+
+def plain(config: str, umask: int, argv: list[str]) -> Payload:
+    """The launcher again, which then runs the script by itself: as the user, where we are, with the
+    environment that sudo was called with. Found out first, as nothing may keep us from it later.
+    Refused where it cannot be: the script never runs as somebody else, or with root's environment.
+    """
+    try:
+        sudo = read(config).sudo
+    except (Refused, OSError, ValueError):
+        sudo = Site.sudo
+    user, gid = callers.sudo_user(), callers.sudo_number("SUDO_GID")
+    return Payload(
+        argv=argv,
+        environment={**callers.own_environment(sudo), b"SLURM_ELASTIC_PLAIN": b"1"},
+        directory=".",  # which may have been deleted meanwhile
+        umask=umask,
+        uid=user.pw_uid,
+        gid=gid,
+        groups=tuple(os.getgrouplist(user.pw_name, gid)),
+    )

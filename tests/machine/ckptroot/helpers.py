@@ -1,0 +1,68 @@
+"""For these tests alone, so that they go wherever the root part goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.machine.ckptroot.caller import Caller
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+PATIENCE = 120.0
+"""Seconds for what takes an idle machine one at most: they only end what hangs."""
+
+
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until it is true."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def aside(does: Callable[[], Any]) -> Any:
+    """The result of ``does`` in a process of its own, which hands it over as JSON: it does what
+    must not be done to the tests' process itself.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, json.dumps(does()).encode())
+        except BaseException:  # noqa: BLE001 - the parent sees that nothing was said
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    assert said, "the child failed"
+    return json.loads(said)
+
+
+def user_of(uid: int, gid: int, *others: int) -> Caller:
+    """The caller of job 7, with the rights of these groups."""
+    return Caller(7, uid, gid, "x", (gid, *others), {})
+
+
+def node_home() -> Path:
+    """A node's directories: ``shared``, ``user`` of the user nobody, and ``bin`` with a DMTCP."""
+    home = Path(tempfile.mkdtemp(prefix="se-node-", dir="/tmp"))
+    home.chmod(0o755)
+    for name in ("shared", "bin", "user"):
+        (home / name).mkdir(mode=0o755)
+    os.chown(home / "user", 65534, 65534)
+    for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
+        shutil.copy(Path(__file__).with_name("dmtcp_stand_in.py"), home / "bin" / name)
+        (home / "bin" / name).chmod(0o755)
+    return home
