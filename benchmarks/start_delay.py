@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> Report:
 def prologs(cluster: SmallSlurm) -> Iterator[PrologServer]:
     """The daemon's side of the hook."""
     path = cluster.state / "prolog.sock"
-    server = PrologServer(path, cluster.client())
-    server.start(threading.Event())
+    server = PrologServer(path, cluster.client(), threading.Event())
+    server.start()
     shutil.chown(path, "slurm")
     try:
         yield server

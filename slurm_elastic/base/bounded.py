@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,29 +46,6 @@ class Budget:
         if left <= 0:
             raise TimeoutError("the answer took too long")
         return left
-
-
-class Seats(socketserver.ThreadingMixIn):
-    """A server whose ``seats`` bound its threads: whoever accepts a request takes one, and its
-    thread gives that back; so does one that cannot start.
-    """
-
-    seats: threading.BoundedSemaphore
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """In a thread of its own."""
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self.seats.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """The thread's work."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.seats.release()
 
 
 class BoundedSocket:

@@ -15,7 +15,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.reference import keys
 from slurm_elastic.config.resolve import effective
-from slurm_elastic.policies.launch.directives import told
+from slurm_elastic.model.directive import told
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, conf_diff, install, plan

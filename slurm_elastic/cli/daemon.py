@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
+from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.controller.tunnels import Tunnels
 from slurm_elastic.providers import open_providers
@@ -77,12 +77,12 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
-        waiter = PrologServer(config.state / "prolog.sock", slurm)
+        waiter = PrologServer(config.state / "prolog.sock", slurm, stop)
         closing.callback(waiter.close)
         log.info(
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
-        _start(waiter, stop)
+        _start(waiter)
         _keep_catalogues(plain, config, stop, closing)
         tell_used(config, ledger, time.time())
         _answer_users(config, closing)
@@ -102,10 +102,10 @@ def _keep_catalogues(
         closing.callback(keeper.stop)
 
 
-def _start(waiter: PrologServer, stop: threading.Event) -> None:
+def _start(waiter: PrologServer) -> None:
     """Prologs that find nobody let their jobs go on after a while."""
     try:
-        waiter.start(stop)
+        waiter.start()
     except OSError as error:
         if error.errno not in PASSING:
             raise
@@ -154,7 +154,7 @@ def _tunnels(config: Config) -> Callable[[Site, Executor], Tunnels] | None:
     return lambda site, worker: Tunnels(site, network, worker)
 
 
-def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket | Deaf]:
+def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket]:
     """Where requests come in; ConfigError where the state directory is not one for us. A state that
     a full disk or one that may only be read is in the way of is done without.
     """
@@ -166,7 +166,7 @@ def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket
         if error.errno not in PASSING:
             raise ConfigError(f"state_dir: {state} cannot be used: {error}") from error
         log.error("requests are only looked for now and then, until a restart: %s", error)  # noqa: TRY400
-        return spool, Deaf()
+        wake = WakeSocket(None)
     closing.callback(wake.close)
     return spool, wake
 

@@ -8,22 +8,20 @@ import argparse
 import datetime
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
+from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.ckpt import choice_of
-from slurm_elastic.cli.directing import counted, duration, require_operator
+from slurm_elastic.cli.directing import counted, direct, duration, opened
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.changed import scope_named, with_limits
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config.changed import pools_in, scope_named, with_limits
 from slurm_elastic.controller.departures import concerned
-from slurm_elastic.model.directive import Departure, limit_changes, scope_in_words
+from slurm_elastic.model.directive import Departure, clock, limit_changes, scope_in_words
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.directives import clock
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.departure import jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -53,36 +51,53 @@ def moment(text: str) -> float:
     return (at if at.timestamp() > now else at + datetime.timedelta(days=1)).timestamp()
 
 
-def add_time(parser: argparse.ArgumentParser) -> None:
-    """The option --at."""
+def add_leaving(parser: argparse.ArgumentParser) -> None:
+    """The options of all three."""
+    parser.add_argument(
+        "--max-unavailable", type=count, metavar="N", dest="unavailable",
+        help="let at most N machines leave at a time (default: all)",
+    )  # fmt: skip
     parser.add_argument(
         "--at", type=moment, metavar="TIME",
         help="begin then: 22:00, 2026-11-30T22:00 (local time) or now+2h (default: now)",
     )  # fmt: skip
 
 
-def read(args: argparse.Namespace) -> tuple[Config, Facts]:
-    """The configuration, the records, and what Slurm says. SlurmElasticError for who may give no
-    orders, and where Slurm does not answer.
-    """
-    config = load(Path(args.config))
-    require_operator(config)
-    facts = gather(config, PromptCli(config.slurm), time.time())
+def add_subject(parser: argparse.ArgumentParser) -> None:
+    """What ``drain`` and ``replace`` are about, and how."""
+    parser.add_argument(
+        "subject", metavar="NODES|POOL|CLOUD", help="nodes of pools, a pool or a cloud"
+    )
+    parser.add_argument(
+        "--aggressive", action="store_true",
+        help="save their jobs and requeue them, and start those anew that cannot be saved",
+    )  # fmt: skip
+
+
+def read(config: Config, now: float) -> Facts:
+    """The records, and what Slurm says: SlurmElasticError where it does not answer."""
+    facts = gather(config, PromptCli(config.slurm), now)
     if facts.slurm_error or facts.ledger_error:
         raise SlurmElasticError(facts.slurm_error or facts.ledger_error or "")
-    return config, facts
+    return facts
 
 
-class Subject(Struct, frozen=True):
-    """``scope`` is empty for single nodes; ``about`` in words."""
+def leave(verb: str, args: argparse.Namespace) -> int:
+    """Say what a drain or a replacement will do, and do it; 2 for what is not ours."""
+    config, facts = opened(args, read)
+    word = departure(config, verb, args.subject)
+    return order(args, config, facts, replace(word, aggressive=args.aggressive))
 
-    scope: str
-    about: str
-    nodes: tuple[str, ...]
+
+def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
+    """The same, of what was read."""
+    word = replace(word, unavailable=args.unavailable)
+    starts = max(args.at or facts.now, facts.now)
+    return direct(args, config, facts, word, preview(config, facts, word, starts))
 
 
-def subject_of(config: Config, text: str) -> Subject:
-    """The cloud, the pool or the nodes of ours that a person means. ConfigError for others."""
+def departure(config: Config, verb: str, text: str) -> Departure:
+    """That of the cloud, the pool or the nodes that a person means; ConfigError for others'."""
     pools = domain_pools(config, expand)
     ours = {node for pool in pools for node in pool.nodes}
     try:
@@ -90,7 +105,7 @@ def subject_of(config: Config, text: str) -> Subject:
     except HostlistError:
         names = ()
     if names and set(names) <= ours:
-        return Subject("", compress(names), names)
+        return Departure(verb=verb, about=compress(names), nodes=names)
     if names and not ours.isdisjoint(names):
         strange = compress(n for n in names if n not in ours)
         raise ConfigError(f"{strange}: no pool of the configuration has it")
@@ -98,22 +113,17 @@ def subject_of(config: Config, text: str) -> Subject:
         scope = scope_named(config, text)
     except ConfigError as error:
         raise ConfigError(f"{text!r} is no node of a pool either; {error}") from None
-    kind, _, name = scope.partition(":")
-    if kind not in ("cloud", "pool"):
+    if not scope.startswith(("cloud:", "pool:")):
         raise ConfigError(f"{text!r}: name a cloud, a pool or nodes")
-    mine = [p for p in pools if name == (p.cloud if kind == "cloud" else p.name)]
-    return Subject(scope, scope_in_words(scope), tuple(n for p in mine for n in p.nodes))
-
-
-def leaving(facts: Facts, word: Departure, starts: float) -> list[Machine]:
-    """The machines that it is about, as of now."""
-    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
-    return concerned(live, word, starts)
+    mine = pools_in(config, scope)
+    nodes = tuple(node for pool in pools if pool.name in mine for node in pool.nodes)
+    return Departure(verb=verb, about=scope_in_words(scope), nodes=nodes, scope=scope)
 
 
 def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
     """All that it will do and cost, a line each."""
-    machines = leaving(facts, word, starts)
+    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    machines = concerned(live, word, starts)
     kept = concerned(facts.stopped, word, starts)
     when = f"From {clock(starts)} on: " if starts > facts.now else ""
     verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]

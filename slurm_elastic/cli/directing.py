@@ -1,6 +1,4 @@
-"""The common part of ``pause``, ``resume``, ``limit``, ``drain``, ``replace`` and ``migrate``: the
-options, and how an order is given.
-"""
+"""How an order is given: the common part of the commands by which operators steer."""
 
 from __future__ import annotations
 
@@ -8,22 +6,25 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model.directive import scope_of_cloud, scope_of_pool
+from slurm_elastic.model.directive import Word
 from slurm_elastic.state.heartbeat import alive, latest
-from slurm_elastic.watch.door.asks import Order, group_ids, trusted
+from slurm_elastic.watch.door.asks import DirectAsk, Order, group_ids, trusted
 from slurm_elastic.watch.door.client import facts_of, order
 from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, no_right
 from slurm_elastic.watch.view import Facts
 
-WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 
 
 def duration(text: str) -> float:
@@ -42,6 +43,20 @@ def one_line(text: str) -> str:
     if len(text) > MAX_TEXT or not text.isprintable():
         raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_TEXT} characters")
     return text
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    description: str,
+    *shown: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """Register one; ``shown``: examples."""
+    said = f"{description} {_WHO_MAY}"
+    parser = subparsers.add_parser(name, description=said, epilog=examples(*shown))
+    parser.set_defaults(run=run, seconds=None, at=None)
+    return parser
 
 
 def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
@@ -76,16 +91,28 @@ def require_trusted(config: Config) -> None:
         raise SlurmElasticError(f"this is for root and {config.slurm.user}")
 
 
-def opened(args: argparse.Namespace) -> tuple[Config, Facts]:
+def opened(
+    args: argparse.Namespace, read: Callable[[Config, float], Facts] = facts_of
+) -> tuple[Config, Facts]:
     """The configuration, and what is known now. SlurmElasticError for who may give no orders, and
     where the daemon does not answer who may not read its files.
     """
     config = load(Path(args.config))
     require_operator(config)
-    return config, facts_of(config, time.time())
+    return config, read(config, time.time())
 
 
-def give(config: Config, facts: Facts, ask: Order, preview: Iterable[str], *, dry: bool) -> int:
+def direct(
+    args: argparse.Namespace, config: Config, facts: Facts, word: Word, preview: Iterable[str]
+) -> int:
+    """Give the order that the options make of this word."""
+    ask = DirectAsk(word=word, starts=args.at, seconds=args.seconds, reason=args.reason)
+    return give(config, facts, ask, preview, dry=args.dry_run)
+
+
+def give(
+    config: Config, facts: Facts, ask: Order, preview: Iterable[str] = (), *, dry: bool = False
+) -> int:
     """Say what it will do, then do it, unless ``dry``."""
     for line in preview:
         print(visible(line))
@@ -105,22 +132,6 @@ def is_alive(config: Config, facts: Facts) -> bool:
     return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)
 
 
-def pools_in(config: Config, scope: str) -> tuple[str, ...]:
-    """The names of a scope's pools."""
-    return tuple(
-        pool.name
-        for pool in config.pools
-        if not scope or scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
-    )
-
-
 def counted(number: int, noun: str) -> str:
     """``1 machine``, ``2 machines``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def machines_in(facts: Facts, pools: Iterable[str]) -> tuple[int, float]:
-    """How many machines of these pools are paid now, and their dollars an hour."""
-    mine = set(pools)
-    live = [m for m in facts.machines if m.ended is None and m.pool in mine]
-    return len(live), sum(m.instance.price for m in live)

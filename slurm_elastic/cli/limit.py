@@ -6,32 +6,37 @@ import argparse
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.directing import WHO_MAY, add_options, give, opened
-from slurm_elastic.cli.helptext import examples
-from slurm_elastic.config import Config
+from slurm_elastic.cli.directing import (
+    Subparsers,
+    add_command,
+    add_options,
+    direct,
+    give,
+    opened,
+)
 from slurm_elastic.config.changed import DOLLARS, KEYS, checked, configured, scope_named
 from slurm_elastic.model.directive import LimitChange, limit_changes, scope_in_words
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
+from slurm_elastic.watch.door.asks import EndAsk
 from slurm_elastic.watch.view import Facts
 
 RESET = "reset"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Register the sub-command."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "limit",
-        description="Change a cap at once, without the configuration file: machines and dollars an "
-        "hour of the cluster or a cloud, max_nodes of a pool, budgets of the cluster, a cloud, "
-        f"an account or a user. No machine ends for it. {WHO_MAY}",
-        epilog=examples(
-            "slurm-elastic limit cluster dollars_per_hour 20 --for 8h",
-            "slurm-elastic limit burst max_nodes 4 --reason 'licences'",
-            "slurm-elastic limit account:physics per_day 50",
-            "slurm-elastic limit user:alice per_month 40",
-            "slurm-elastic limit burst max_nodes reset",
-        ),
+        "Change a cap at once, without the configuration file: machines and dollars an hour of the "
+        "cluster or a cloud, max_nodes of a pool, budgets of the cluster, a cloud, an account or a "
+        "user. No machine ends for it.",
+        "slurm-elastic limit cluster dollars_per_hour 20 --for 8h",
+        "slurm-elastic limit burst max_nodes 4 --reason 'licences'",
+        "slurm-elastic limit account:physics per_day 50",
+        "slurm-elastic limit user:alice per_month 40",
+        "slurm-elastic limit burst max_nodes reset",
+        run=run,
     )
     parser.add_argument(
         "scope", metavar="SCOPE", help="cluster, a cloud, a pool, account:NAME or user:NAME"
@@ -39,30 +44,20 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("key", metavar="KEY", choices=KEYS, help=f"one of {', '.join(KEYS)}")
     parser.add_argument("value", metavar="VALUE", help=f"a number, or {RESET}: the file's again")
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Change it, and say what it was; 2 for what there is not."""
     config, facts = opened(args)
-    scope = scope_named(config, args.scope)
-    own = configured(config, scope, args.key)
-    if args.value == RESET:
-        return _reset(args, config, facts, scope)
-    word = checked(scope, args.key, _number(args.value))
-    ask = DirectAsk(word=word, seconds=args.seconds, reason=args.reason)
-    return give(config, facts, ask, _preview(facts, word, own), dry=args.dry_run)
-
-
-def _reset(args: argparse.Namespace, config: Config, facts: Facts, scope: str) -> int:
-    numbers = tuple(
-        d.number
-        for d in facts.directives
-        if isinstance(d.word, LimitChange) and (d.word.scope, d.word.key) == (scope, args.key)
-    )
-    if not numbers:
-        raise ConfigError(f"{args.key} of {scope_in_words(scope)} is the configuration's already")
-    return give(config, facts, EndAsk(numbers=numbers), (), dry=args.dry_run)
+    scope, key = scope_named(config, args.scope), args.key
+    own = configured(config, scope, key)
+    if args.value != RESET:
+        word = checked(scope, key, _number(args.value))
+        return direct(args, config, facts, word, _preview(facts, word, own))
+    mine = [d for d in facts.directives if d.word.is_limit and d.word.place == (scope, key)]
+    if not mine:
+        raise ConfigError(f"{key} of {scope_in_words(scope)} is the configuration's already")
+    return give(config, facts, EndAsk(numbers=tuple(d.number for d in mine)), dry=args.dry_run)
 
 
 def _number(text: str) -> float:
@@ -76,7 +71,7 @@ def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
     before = now.get((word.scope, word.key), own)
     was = "no limit" if before is None else f"{before:g}"
-    yield f"{scope_in_words(word.scope)}: {word.key} {was} -> {word.value:g}"
+    yield f"{word.subject}: {word.key} {was} -> {word.value:g}"
     live = [m for m in facts.machines if m.ended is None]
     paid = usage((*live, *facts.stopped), facts.open_launches)
     if word.key == DOLLARS:

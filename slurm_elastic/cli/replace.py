@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+import functools
 
-from slurm_elastic.cli.directing import WHO_MAY, add_options
-from slurm_elastic.cli.drain import add_leaving, leave
-from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.departing import add_leaving, add_subject, leave
+from slurm_elastic.cli.directing import Subparsers, add_command, add_options
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Register the sub-command."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "replace",
-        description="Have the machines that a cloud, a pool or some nodes have now leave when "
-        "their jobs have ended, a few at a time with --max-unavailable. New ones start whenever "
-        f"they are needed, from the image that the configuration names by then. {WHO_MAY}",
-        epilog=examples(
-            "slurm-elastic replace burst --max-unavailable 2 --reason 'new image'",
-            "slurm-elastic replace pub3 --aggressive",
-        ),
+        "Have the machines that a cloud, a pool or some nodes have now leave when their jobs have "
+        "ended, a few at a time with --max-unavailable. New ones start whenever they are needed, "
+        "from the image that the configuration names by then.",
+        "slurm-elastic replace burst --max-unavailable 2 --reason 'new image'",
+        "slurm-elastic replace pub3 --aggressive",
+        run=functools.partial(leave, "replace"),
     )
+    add_subject(parser)
     add_leaving(parser)
     add_options(parser, ends=False)
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Say what will be done, and do it; 2 for what is not ours."""
-    return leave("replace", args, None)

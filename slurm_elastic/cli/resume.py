@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.directing import WHO_MAY, give, opened
-from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.directing import Subparsers, add_command, give, opened
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import scope_named
-from slurm_elastic.model.directive import Departure, Directive, LimitChange, scope_in_words
+from slurm_elastic.model.directive import Departure, Word
 from slurm_elastic.watch.door.asks import EndAsk
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(subparsers: Subparsers) -> None:
     """Register the sub-command."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "resume",
-        description="End a pause, a drain, a replacement or a migration: machines may start there "
-        "again, and what has not left yet stays. Changed limits end by `slurm-elastic limit SCOPE "
-        f"KEY reset`. {WHO_MAY}",
-        epilog=examples("slurm-elastic resume aws", "slurm-elastic resume --all"),
+        "End a pause, a drain, a replacement or a migration: machines may start there again, and "
+        "what has not left yet stays. Changed limits end by `slurm-elastic limit SCOPE KEY reset`.",
+        "slurm-elastic resume aws",
+        "slurm-elastic resume --all",
+        run=run,
     )
     parser.add_argument(
         "subject",
@@ -30,33 +31,24 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="the cloud, the pool or the nodes, as the order named them (default: the cluster)",
     )
     parser.add_argument("--all", action="store_true", help="end all of them")
-    parser.set_defaults(run=run, dry_run=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """End them; 2 where nothing of that name is paused or drained."""
     config, facts = opened(args)
-    mine = [d for d in facts.directives if not isinstance(d.word, LimitChange)]
-    chosen = mine if args.all else [d for d in mine if _is_about(config, d, args.subject)]
+    mine = [d for d in facts.directives if not d.word.is_limit]
+    chosen = mine if args.all else [d for d in mine if _is_about(config, d.word, args.subject)]
     if not chosen:
-        known = ", ".join(_name(d) for d in mine) or "nothing"
+        known = ", ".join(d.word.subject for d in mine) or "nothing"
         subject = "" if args.all else f"{args.subject!r} is not paused or drained; "
         raise ConfigError(f"{subject}paused or drained: {known}")
-    ask = EndAsk(numbers=tuple(d.number for d in chosen))
-    return give(config, facts, ask, (), dry=args.dry_run)
+    return give(config, facts, EndAsk(numbers=tuple(d.number for d in chosen)))
 
 
-def _is_about(config: Config, directive: Directive, subject: str) -> bool:
-    word = directive.word
+def _is_about(config: Config, word: Word, subject: str) -> bool:
     if isinstance(word, Departure) and subject in (word.about, word.image):
         return True
     try:
-        scope = scope_named(config, subject)
+        return not word.single and word.scope == scope_named(config, subject)
     except ConfigError:
         return False
-    return word.scope == scope and not (isinstance(word, Departure) and not word.scope)
-
-
-def _name(directive: Directive) -> str:
-    word = directive.word
-    return word.about if isinstance(word, Departure) else scope_in_words(word.scope)

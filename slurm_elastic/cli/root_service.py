@@ -5,15 +5,14 @@ and until when.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from slurm_elastic.base.account import account
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.signals import on_end
 from slurm_elastic.config import Config
-from slurm_elastic.machine.local.listening import Server
+from slurm_elastic.machine.local.listening import RootServer
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +27,11 @@ def uid_of(config: Config) -> int:
 
 def serve(answer: Callable[[bytes], bytes], path: Path, uids: set[int]) -> None:
     """Answer these users at the socket until SIGTERM."""
-    server = Server(path, uids, answer)
-
-    def stop() -> None:
-        log.info("stopping")
-        # shutdown() waits for serve_forever(), which runs in this very thread.
-        threading.Thread(target=server.shutdown).start()
-
-    on_end(stop)
+    server = RootServer(path, uids, answer)
+    on_end(server.end)
+    server.start()
     log.info("serving socket=%s", path)
-    with server:
-        server.serve_forever(poll_interval=0.2)
-    path.unlink(missing_ok=True)
+    server.wait()
+    log.info("stopping")
+    if server.failed:
+        raise SlurmElasticError(f"{path} could not be served any more: see above")

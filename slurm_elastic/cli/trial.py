@@ -19,12 +19,12 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.directing import is_alive, pools_in, require_trusted
+from slurm_elastic.cli.directing import is_alive, require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.trial_run import StoppedError, Trial, tell
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.changed import scope_named
+from slurm_elastic.config.changed import pools_in, scope_named
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.trial import (

@@ -98,6 +98,15 @@ def scope_named(config: Config, text: str) -> str:
     )
 
 
+def pools_in(config: Config, scope: str) -> tuple[str, ...]:
+    """The names of a scope's pools."""
+    return tuple(
+        pool.name
+        for pool in config.pools
+        if not scope or scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
+    )
+
+
 def keys_of(scope: str) -> tuple[str, ...]:
     """The limits that a scope has."""
     if scope.startswith("pool:"):

@@ -17,10 +17,9 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.model.cluster import Location, Pool
-from slurm_elastic.model.directive import Directive, limit_changes
+from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
 from slurm_elastic.policies.growth.capacity import Bounds, Spent
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
-from slurm_elastic.policies.launch.directives import stopped_pools
 from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.account_budgets import Overdrawn, charged, overdrawn

@@ -30,7 +30,7 @@ from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.launch import end_far
-from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
+from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
@@ -97,7 +97,7 @@ class Daemon:
         self,
         site: Site,
         spool: Spool,
-        wake: WakeSocket | Deaf,
+        wake: WakeSocket,
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
         keys: MungeKeys | None = None,

@@ -18,10 +18,9 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.model.directive import MAINTENANCE, Departure, Directive
+from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, told
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.stopped import born
-from slurm_elastic.policies.launch.directives import told
 from slurm_elastic.policies.repair.departure import NextStep, jobs_on, next_step, redirected
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import job_subject
@@ -32,7 +31,6 @@ from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
-CORRELATION = "operators"
 SILENT = 60.0
 """Seconds after which a job that nobody has begun to move is told of."""
 
@@ -66,12 +64,12 @@ class Departures:
         if step.leave:
             reason = f"{MAINTENANCE}{told(one, site.now())}"[:200]
             node_updates.power_down_when_idle(site.slurm, step.leave, reason)
-            site.record(CORRELATION, "leaving", step.leave, told(one, site.now()))
+            site.record(OPERATORS, "leaving", step.leave, told(one, site.now()))
             log.info("leaving nodes=%s reason=%s", compress(step.leave), told(one, site.now()))
         if step.kept:
             self._tell(one, "kept", step.kept, "a person has drained it: its machine stays")
         if step.give_up:
-            power_down_and_requeue(site, step.give_up, view, told(one, site.now()), CORRELATION)
+            power_down_and_requeue(site, step.give_up, view, told(one, site.now()), OPERATORS)
         if step.press:
             self._press(one, step)
 
@@ -85,7 +83,7 @@ class Departures:
         news = [s for s in subjects if (one.number, kind, s) not in self._told]
         self._told.update((one.number, kind, s) for s in news)
         if news:
-            self._site.record(CORRELATION, kind, news, why)
+            self._site.record(OPERATORS, kind, news, why)
             log.info("%s subjects=%s reason=%s", kind, ",".join(news), why)
 
     # moving jobs
@@ -131,7 +129,7 @@ class Departures:
         site.slurm.requeue(job.id)
         why = move.note if move is not None else "no checkpoint method is at work on this cluster"
         site.record(
-            CORRELATION,
+            OPERATORS,
             "requeued",
             (*subject, *nodes),
             f"it starts anew ({why}): {told(one, site.now())}",
@@ -167,7 +165,7 @@ class Departures:
                 self._tell(one, "not-redirected", subjects, f"{target} refuses it: {error}")
                 continue
             why = f"it may start in {', '.join(partitions)}: {told(one, site.now())}"
-            site.record(CORRELATION, "redirected", subjects, why)
+            site.record(OPERATORS, "redirected", subjects, why)
 
 
 def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:

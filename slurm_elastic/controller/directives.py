@@ -12,20 +12,14 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.changed import pools_in
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.departures import CORRELATION, Departures
+from slurm_elastic.controller.departures import Departures
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.model.cluster import OPERATOR
-from slurm_elastic.model.directive import (
-    LIMITS,
-    Departure,
-    Directive,
-    LimitChange,
-    scope_of_cloud,
-    scope_of_pool,
-)
-from slurm_elastic.policies.launch.directives import stopped_nodes, stopped_pools, told
+from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
+from slurm_elastic.policies.money.account_budgets import ACCOUNT
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import LedgerState
 
@@ -56,7 +50,7 @@ class Directives:
             if one.until is not None and one.until <= now and site.ledger.end_directive(one.number):
                 why = f"its time is over: {told(one, now)}"
                 subjects = subjects_of(site.config, one)
-                site.record(correlation_of(one), "directive-over", subjects, why)
+                site.record(one.correlation, "directive-over", subjects, why)
                 log.info("directive over number=%d: %s", one.number, why)
 
     def _keep(self, closed: Mapping[str, str]) -> None:
@@ -87,20 +81,7 @@ def closed_nodes(site: Site) -> dict[str, str]:
     return found | {n: why for name, why in pools.items() for n in site.pools[name].nodes}
 
 
-def correlation_of(one: Directive) -> str:
-    """The correlation of a decision on it."""
-    return LIMITS if isinstance(one.word, LimitChange) else CORRELATION
-
-
 def subjects_of(config: Config, one: Directive) -> tuple[str, ...]:
     """The subjects of a decision on it: the pools of its scope, or its nodes."""
-    scope = one.word.scope
-    if isinstance(one.word, Departure) and not scope:
-        return one.word.nodes
-    return tuple(
-        pool_subject(pool.name)
-        for pool in config.pools
-        if scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
-        or not scope
-        or scope.startswith("account:")
-    )
+    scope = "" if one.word.scope.startswith(ACCOUNT) else one.word.scope
+    return one.word.single or tuple(pool_subject(name) for name in pools_in(config, scope))

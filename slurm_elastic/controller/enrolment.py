@@ -15,14 +15,12 @@ import hmac
 import logging
 import re
 import secrets
-import socket
-import socketserver
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.bounded import Budget, Exceeded, Seats, line_of
+from slurm_elastic.base.bounded import Exceeded
+from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.machine.hub.link import run
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
 
@@ -33,7 +31,7 @@ LONGEST = 64
 """Bytes of a line that a machine may send: its key has 44."""
 LINE = 5.0
 """Seconds in which it comes, whole."""
-CLIENTS = 16
+CLIENTS, THREADS = 256, 16
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 Take = Callable[[str, str], str]
 """From an address, a key; "" or why it is not taken."""
@@ -60,7 +58,7 @@ class Desk:
 
     def __init__(self, state: Path, address: str, take: Take, port: int = ENROL_PORT) -> None:
         self._state, self._place, self._take = state, (address, port), take
-        self._server: _Server | None = None
+        self._server: Handing | None = None
         self._public: dict[tuple[str, str], str] = {}
         self._trouble = ""
 
@@ -74,61 +72,43 @@ class Desk:
             self._public[name] = run("wg", "pubkey", text=private).strip()
         return self._public[name]
 
+    @property
+    def port(self) -> int | None:
+        """Where it listens; None where it does not."""
+        return self._server.port if self._server else None
+
     def open(self) -> None:
         """Listen, unless it does; what is in the way is told, and tried again."""
         if self._server is not None:
             return
+        server = Handing(self._place, self._take)
         try:
-            self._server = _Server(self._place, self._take)
+            server.start()
         except OSError as error:
             if str(error) != self._trouble:
                 log.warning("machines cannot enrol yet: %s: %s", self._place, error)
             self._trouble = str(error)
-            return
-        threading.Thread(target=self._server.serve_forever, daemon=True, name="enrol").start()
+        else:
+            self._server = server
 
     def close(self) -> None:
         """Listen no longer."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
 
 
-class _Server(Seats, socketserver.TCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    request_queue_size = CLIENTS
+class Handing(Server):
+    """Machines with their keys, which are taken in turn; who is one too many comes again."""
 
     def __init__(self, place: tuple[str, int], take: Take) -> None:
-        self.take = take
-        self.seats = threading.BoundedSemaphore(CLIENTS)
-        super().__init__(place, _Handing)
+        super().__init__("enrol", place, Bounds(clients=CLIENTS, line=LONGEST))
+        self._take, self._taking = take, self.hands("enrol", THREADS)
 
-    def server_bind(self) -> None:
-        """Also before the hub has made the address (ip(7), IP_FREEBIND)."""
-        self.socket.setsockopt(socket.IPPROTO_IP, 15, 1)
-        super().server_bind()
-
-    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
-        """In turn, where many come; whoever waits longer comes again by itself."""
-        return self.seats.acquire(timeout=LINE)
-
-
-class _Handing(socketserver.BaseRequestHandler):
-    server: _Server
-
-    def handle(self) -> None:
-        with contextlib.suppress(OSError):
-            line = self._line()
-            said = "no key"
+    async def attend(self, client: Client) -> None:
+        """Its key, and what is said to that."""
+        said = "no key"
+        with contextlib.suppress(Exceeded):
+            line = (await client.line(LINE)).decode("ascii", "replace").strip()
             if _KEY.fullmatch(line):
-                said = self.server.take(str(self.client_address[0]), line) or "ok"
-            self.request.sendall(f"{said}\n".encode())
-
-    def _line(self) -> str:
-        """The bytes that came in time; none where more came than a key has."""
-        try:
-            line = line_of(self.request, Budget(LONGEST, LINE))
-        except Exceeded:
-            return ""
-        return line.decode("ascii", "replace").strip()
+                said = await self._taking.do(self._take, client.peer.address, line) or "ok"
+        await client.send(f"{said}\n".encode(), LINE)

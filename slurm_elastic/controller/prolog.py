@@ -1,26 +1,21 @@
 """Where the prologs of starting jobs wait: one unix stream socket, one watch of Slurm for all.
 
-slurmctld runs one PrologSlurmctld for each starting job. Each connects to ``prolog.sock`` and sends
-one JSON line ``{"job": 7, "nodes": "pub[1-2]", "partition": "cloud"}``; it gets a line ``.`` every
-few seconds as a sign of life, and at last ``go REASON``. However many wait, Slurm is read by two
-commands a round, and not at all when nobody waits.
-
-Two threads: one has all the sockets, so that its signs of life do not depend on how quickly Slurm
-answers; the other reads Slurm and decides (``policies.repair.prolog_release``).
+slurmctld runs one PrologSlurmctld for each starting job. Each connects and sends one JSON line
+``{"job": 7, "nodes": "pub[1-2]", "partition": "cloud"}``; it gets a line ``.`` every few seconds as
+a sign of life, and at last ``go REASON`` (``policies.repair.prolog_release``). However many
+wait, Slurm is read by two commands a round, and not at all when nobody waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import logging
-import os
 import resource
-import selectors
-import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +23,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
-from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
+from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.prolog_release import ready_reason
@@ -37,6 +32,7 @@ log = logging.getLogger(__name__)
 
 MAX_LINE = 4 << 20
 """Bytes of a hello: 5000 scattered nodes are about 60 KiB."""
+_END = "the daemon stops"
 _TICK = 1.0
 _DESCRIPTORS = 16384
 
@@ -129,261 +125,143 @@ class Watch:
         return min(max(wanted, self._patience.poll), self._patience.slow_poll)
 
 
-class _Client:
-    """A connection; ``waiter`` is None until its hello is read."""
+class PrologServer(Server):
+    """Lets waiting prologs go when their nodes are up, or when there is no use in waiting, until
+    ``stop`` is set or ``close`` is called.
+    """
 
-    __slots__ = ("buffer", "connected", "id", "link", "waiter")
+    parting = f"go {_END}\n".encode()
 
-    def __init__(self, link: socket.socket, number: int, now: float) -> None:
-        self.link = link
-        self.id = number
-        self.connected = now
-        self.buffer = b""
-        self.waiter: Waiter | None = None
-
-
-class PrologServer:
-    """Lets waiting prologs go when their nodes are up, or when there is no use in waiting."""
-
-    def __init__(self, path: Path, slurm: Slurm, patience: Patience | None = None) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, slurm: Slurm, stop: threading.Event, patience: Patience | None = None
+    ) -> None:
+        bounds = Bounds(clients=_DESCRIPTORS, line=MAX_LINE, backlog=4096)
+        super().__init__("prolog", path, bounds)
+        self._stop = stop
         self._patience = patience or Patience()
         self._watch = Watch(slurm, self._patience)
-        self._clients: dict[int, _Client] = {}
-        self._count = 0
-        # Shared by the two threads, under the condition.
-        self._changed = threading.Condition()
-        self._waiting: dict[int, Waiter] = {}
+        self._count = itertools.count(1)
+        self._waiting: dict[int, tuple[Waiter, asyncio.Future[str]]] = {}
+        self._news = asyncio.Event()
         self._queue_wanted = False
-        self._released: deque[tuple[int, str]] = deque()
         self._last_read = time.monotonic()
-        self._closing = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self.failed = False  # a thread has ended by an error, and has set ``stop``
 
-    def start(self, stop: threading.Event) -> None:
-        """Listen (OSError where that fails) until ``stop`` is set or ``close`` is called."""
+    def start(self) -> None:
+        """Listen (OSError where that fails)."""
         _allow_many_descriptors()
-        self._stop = stop
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            bind_socket(self._listener, self._path, backlog=4096)
-        except OSError:
-            self._listener.close()
-            raise
-        self._inode = os.stat(self._path).st_ino
-        self._bell_in, self._bell_out = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        for sock in (self._listener, self._bell_in, self._bell_out):
-            sock.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._bell_out, selectors.EVENT_READ)
-        for target in (self._serve, self._observe):
-            name = f"prolog-{target.__name__}"
-            thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def close(self) -> None:
-        """Let all go, and stop listening. Waits for the sockets, not for a slow Slurm."""
-        self._closing.set()
-        if self._threads:
-            self._ring()
-            self._threads[0].join(10)
+        super().start()
 
     def waiting(self) -> tuple[int, ...]:
         """The jobs that wait now."""
-        with self._changed:
-            return tuple(sorted(waiter.job for waiter in self._waiting.values()))
+        return tuple(sorted(waiter.job for waiter, _ in list(self._waiting.values())))
 
     def nudge(self) -> None:
         """Read Slurm's job queue soon: something happened to a job (an epilog said so)."""
-        with self._changed:
-            self._queue_wanted = True
-            self._changed.notify_all()
+        self.call(self._want_queue)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Without one of the threads prologs would wait in vain: the service is to start anew."""
-        try:
-            work()
-        except Exception:
-            log.exception("waiting prologs are served no more, the daemon stops")
-            self.failed = True
-            self._stop.set()
+    def fail(self) -> None:
+        """Prologs would wait in vain: the service is to start anew."""
+        super().fail()
+        self._stop.set()
 
-    # The thread that has the sockets.
-
-    def _serve(self) -> None:
-        try:
-            self._attend_all()
-        finally:
-            self._finish()
-
-    def _attend_all(self) -> None:
-        next_sign = time.monotonic() + self._patience.sign
-        while not self._ended():
-            for key, _ in self._selector.select(min(_TICK, self._patience.sign)):
-                self._attend(key)
-            self._release()
-            self._drop_stale(time.monotonic())
-            if time.monotonic() >= next_sign:
-                next_sign = time.monotonic() + self._patience.sign
-                for client in list(self._clients.values()):
-                    self._send(client, b".\n")
-
-    def _attend(self, key: selectors.SelectorKey) -> None:
-        if key.fileobj is self._listener:
-            self._accept()
-        elif key.fileobj is self._bell_out:
-            with contextlib.suppress(BlockingIOError):
-                self._bell_out.recv(4096)
-        elif isinstance(key.data, _Client) and key.data.id in self._clients:
-            self._read(key.data)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                # Out of descriptors or memory. The ones in the queue give up by themselves.
-                log.warning("cannot accept a prolog reason=%s", error)
-                self._closing.wait(0.1)
-                return
-            link.setblocking(False)
-            self._count += 1
-            client = _Client(link, self._count, time.monotonic())
-            self._clients[client.id] = client
-            self._selector.register(link, selectors.EVENT_READ, client)
-
-    def _read(self, client: _Client) -> None:
-        try:
-            part = client.link.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        client.buffer += part
-        if not part or len(client.buffer) > MAX_LINE:
-            self._drop(client)
-        elif client.waiter is None and b"\n" in client.buffer:
-            self._greet(client)
-
-    def _greet(self, client: _Client) -> None:
-        line, _, client.buffer = client.buffer.partition(b"\n")
+    async def attend(self, client: Client) -> None:
+        """It says hello, and is told in the end why it may go."""
+        line = await client.line(self._patience.hello)
         try:
             hello = msgspec.json.decode(line, type=_Hello)
             nodes = tuple(expand(hello.nodes))
         except (msgspec.DecodeError, HostlistError, UnicodeDecodeError) as error:
             log.warning("prolog turned away reason=%s line=%r", error, line[:200])
-            self._drop(client)
             return
-        client.waiter = Waiter(id=client.id, job=hello.job, nodes=nodes, since=time.monotonic())
-        with self._changed:
+        number, now = next(self._count), time.monotonic()
+        waiter = Waiter(id=number, job=hello.job, nodes=nodes, since=now)
+        released: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            self._last_read = now
+        self._waiting[number] = waiter, released
+        self._news.set()
+        try:
+            reason = await client.meanwhile(released)
+        except asyncio.CancelledError:
+            _tell(waiter, _END)
+            raise
+        finally:
+            del self._waiting[number]
+        _tell(waiter, reason)
+        client.push(f"go {reason}\n".encode())
+
+    async def beside(self) -> None:
+        """Give signs of life, which do not depend on how quickly Slurm answers, and read it."""
+        reading = asyncio.get_running_loop().create_task(self._read())
+        patience, signed = self._patience, time.monotonic()
+        while not self._stop.is_set():
+            await asyncio.wait({reading}, timeout=min(_TICK, patience.sign))
+            if reading.done():
+                reading.result()
+            now = time.monotonic()
+            self._release(unreadable(self._waiters(), self._last_read, patience, now))
+            if now - signed >= patience.sign:
+                signed = now
+                for client in self.clients:
+                    client.push(b".\n")
+
+    async def _read(self) -> None:
+        hands = self.hands("prolog-read")
+        while True:
+            self._news.clear()
             if not self._waiting:
-                self._last_read = client.waiter.since
-            self._waiting[client.id] = client.waiter
-            self._changed.notify_all()
+                await self._news.wait()
+            waiters = self._waiters()
+            queue, self._queue_wanted = self._queue_wanted, False
+            try:
+                verdicts = await hands.do(self._watch.round, waiters, queue=queue)
+            except SlurmError as error:
+                log.warning("Slurm cannot be read waiting=%d reason=%s", len(waiters), error)
+            except Exception:
+                # Whatever it is, those who wait must be let go in the end, as unreadable.
+                log.exception("watching for prologs failed waiting=%d", len(waiters))
+            else:
+                self._last_read = time.monotonic()
+                self._release(verdicts)
+            await self._rest({waiter.id for waiter in waiters})
 
-    def _release(self) -> None:
-        while self._released:
-            number, reason = self._released.popleft()
-            client = self._clients.get(number)
-            if client is not None:
-                self._let_go(client, reason)
-
-    def _let_go(self, client: _Client, reason: str) -> None:
-        if client.waiter is not None:
-            waited = time.monotonic() - client.waiter.since
-            log.info(
-                "prolog let go job=%d waited=%.2f reason=%s", client.waiter.job, waited, reason
-            )
-        self._send(client, f"go {reason}\n".encode())
-        self._drop(client)
-
-    def _drop_stale(self, now: float) -> None:
-        """The waiting prologs that never said who they are, and all if Slurm cannot be read."""
-        unreadable = now - self._last_read > self._patience.unreadable
-        for client in list(self._clients.values()):
-            if client.waiter is None and now - client.connected > self._patience.hello:
-                self._drop(client)
-            elif client.waiter and unreadable and now - client.waiter.since > self._patience.sign:
-                self._let_go(client, "Slurm cannot be read")
-
-    def _send(self, client: _Client, data: bytes) -> None:
-        """A client that is gone or does not read is dropped."""
-        try:
-            client.link.send(data)
-        except OSError:
-            self._drop(client)
-
-    def _drop(self, client: _Client) -> None:
-        if self._clients.pop(client.id, None) is None:
-            return
-        with self._changed:
-            self._waiting.pop(client.id, None)
-        self._selector.unregister(client.link)
-        client.link.close()
-
-    def _finish(self) -> None:
-        self._closing.set()
-        with self._changed:
-            self._changed.notify_all()
-        remove_socket(self._path, self._inode)
-        self._accept()  # who is in the queue must not take a closed socket for a failure
-        for client in list(self._clients.values()):
-            self._let_go(client, "the daemon stops")
-        self._selector.close()
-        self._listener.close()
-        self._bell_in.close()
-        self._bell_out.close()
-
-    # The thread that reads Slurm.
-
-    def _observe(self) -> None:
-        while not self._ended():
-            with self._changed:
-                waiters = list(self._waiting.values())
-                queue, self._queue_wanted = self._queue_wanted, False
-                if not waiters:
-                    self._changed.wait(_TICK)
-                    continue
-            self._look(waiters, queue)
-            self._pause({waiter.id for waiter in waiters})
-
-    def _look(self, waiters: Sequence[Waiter], queue: bool) -> None:
-        try:
-            verdicts = self._watch.round(waiters, queue=queue)
-        except SlurmError as error:
-            log.warning("Slurm cannot be read waiting=%d reason=%s", len(waiters), error)
-            return
-        except Exception:
-            # Whatever it is, those who wait must be let go in the end, which _drop_stale does.
-            log.exception("watching for prologs failed waiting=%d", len(waiters))
-            return
-        self._last_read = time.monotonic()
-        if verdicts:
-            self._released.extend((waiter.id, reason) for waiter, reason in verdicts)
-            self._ring()
-
-    def _pause(self, seen: set[int]) -> None:
-        """Wait for the next round; a newcomer shortens it to the quickest pace."""
+    async def _rest(self, seen: set[int]) -> None:
+        """Until the next round; a newcomer shortens it to the quickest pace."""
         began = time.monotonic()
         until = began + self._watch.pause
-        with self._changed:
-            while not self._closing.is_set() and (left := until - time.monotonic()) > 0:
-                if self._queue_wanted or self._waiting.keys() - seen:
-                    until = min(until, began + self._patience.poll)
-                    left = until - time.monotonic()
-                self._changed.wait(left)
+        while (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left)
+            self._news.clear()
+            if self._queue_wanted or self._waiting.keys() - seen:
+                until = min(until, began + self._patience.poll)
 
-    def _ended(self) -> bool:
-        return self._closing.is_set() or self._stop.is_set()
+    def _waiters(self) -> list[Waiter]:
+        return [waiter for waiter, _ in self._waiting.values()]
 
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):
-            self._bell_in.send(b"!")
+    def _want_queue(self) -> None:
+        self._queue_wanted = True
+        self._news.set()
+
+    def _release(self, verdicts: Iterable[tuple[Waiter, str]]) -> None:
+        for waiter, reason in verdicts:
+            if waiter.id in self._waiting and not self._waiting[waiter.id][1].done():
+                self._waiting[waiter.id][1].set_result(reason)
+
+
+def unreadable(
+    waiters: Iterable[Waiter], read: float, patience: Patience, now: float
+) -> list[tuple[Waiter, str]]:
+    """Whom nothing is gained by waiting for longer, where Slurm was ``read`` too long ago."""
+    if now - read <= patience.unreadable:
+        return []
+    old = [waiter for waiter in waiters if now - waiter.since > patience.sign]
+    return [(waiter, "Slurm cannot be read") for waiter in old]
+
+
+def _tell(waiter: Waiter, reason: str) -> None:
+    waited = time.monotonic() - waiter.since
+    log.info("prolog let go job=%d waited=%.2f reason=%s", waiter.job, waited, reason)
 
 
 def _allow_many_descriptors() -> None:

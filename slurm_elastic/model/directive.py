@@ -1,49 +1,100 @@
-"""Directives: an operator's word that holds until it is over, at run time and beside the
-configuration: a pause, a changed limit, machines that are to leave.
+"""Operators' words that hold until they are over, at run time and beside the configuration: a
+pause, a changed limit, machines that are to leave. Pure.
+
+A word is a class here, and says itself what it is about, how it is told and what it closes; who may
+give it, and what of it is refused, is in ``watch.door.orders``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import ClassVar
 
 from msgspec import Struct
 
 MAINTENANCE = "slurm-elastic:maintenance:"
 """The beginning of the reason of nodes that leave by a directive."""
-
-LIMITS = "limits"
-"""The correlation of decisions on changed limits: they tell of money, of which not all are told."""
-
-VERBS = ("drain", "replace", "migrate")
-"""The ways for machines to leave."""
+OPERATORS, LIMITS = "operators", "limits"
+"""The correlations of decisions on directives: LIMITS tell of money, of which not all are told."""
 
 
-class Pause(Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
-    """No new machines in ``scope`` (a cloud's, a pool's, or the cluster's). Running jobs stay."""
+class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What is the same of all words, but for those that say otherwise."""
 
+    is_limit: ClassVar[bool] = False
+    """It tells of money, and is ended by ``limit SCOPE KEY reset``; the others by ``resume``."""
     scope: str
+    """A cloud's, a pool's, or the cluster's ("")."""
+
+    @property
+    def single(self) -> tuple[str, ...]:
+        """The nodes that it is about, where no cloud or pool is meant as a whole."""
+        return ()
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What it is about: a later one of that takes its place."""
+        return (self.scope,)
+
+    @property
+    def subject(self) -> str:
+        """The same for people."""
+        return scope_in_words(self.scope)
+
+    @property
+    def closes(self) -> bool:
+        """Whether nothing new may start there."""
+        return True
+
+    @property
+    def fact(self) -> str:
+        """What is so while it holds."""
+        raise NotImplementedError
 
 
-class LimitChange(Struct, frozen=True, kw_only=True, tag_field="kind", tag="limit"):
+class Pause(_Word, frozen=True, kw_only=True, tag="pause"):
+    """No new machines in ``scope``. Running jobs stay."""
+
+    @property
+    def fact(self) -> str:
+        return f"{self.subject} is paused"
+
+
+class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
     """The limit ``key`` of ``scope`` (also ``account:NAME``, ``user:NAME``) is ``value``, whatever
     the file says: machines, or dollars (of an hour, a day, a month).
     """
 
-    scope: str
+    is_limit: ClassVar[bool] = True
     key: str
     value: float
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        return self.scope, self.key
 
-class Departure(Struct, frozen=True, kw_only=True, tag_field="kind", tag="departure"):
-    """Machines leave: those of ``nodes``, as ``verb`` (drain, replace, migrate) says. ``about`` is
-    the operator's word for them. After a drain or a migration nothing new starts there; ``scope``
-    is a cloud's or pool's where all of it leaves, else empty.
+    @property
+    def closes(self) -> bool:
+        return False
+
+    @property
+    def fact(self) -> str:
+        return f"{self.subject}: {self.key} is {self.value:g}"
+
+
+class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
+    """Machines leave: those of ``nodes``, as ``verb`` says. ``about`` is the operator's word for
+    them. After a drain or a migration nothing new starts there; ``scope`` is a cloud's or pool's
+    where all of it leaves, else empty.
 
     ``aggressive``: jobs are saved and requeued, and not waited for. At most ``unavailable`` leave
     at a time (None: all). ``to``: the cloud whose partition the jobs are moved to. ``image``: only
     machines that started from it.
     """
 
+    VERBS: ClassVar = {"drain": "drained", "replace": "being replaced", "migrate": "emptied"}
+    """The ways to leave, and what is said of machines that do."""
     verb: str
     about: str
     nodes: tuple[str, ...]
@@ -54,9 +105,27 @@ class Departure(Struct, frozen=True, kw_only=True, tag_field="kind", tag="depart
     image: str = ""
 
     @property
+    def single(self) -> tuple[str, ...]:
+        return () if self.scope else self.nodes
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return self.verb, self.about, self.image
+
+    @property
+    def subject(self) -> str:
+        return self.about
+
+    @property
     def closes(self) -> bool:
-        """Whether nothing new may start there."""
         return self.verb != "replace"
+
+    @property
+    def fact(self) -> str:
+        many = len(self.nodes) > 1
+        about = self.about if self.scope else f"{'nodes' if many else 'node'} {self.about}"
+        be = "are" if many and not self.scope else "is"
+        return f"{about} {be} {self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
 
 
 Word = Pause | LimitChange | Departure
@@ -79,6 +148,59 @@ class Directive(Struct, frozen=True, kw_only=True):
         """Whether it is in force."""
         return self.starts <= now and (self.until is None or now < self.until)
 
+    @property
+    def correlation(self) -> str:
+        """That of decisions on it."""
+        return LIMITS if self.word.is_limit else OPERATORS
+
+
+def stop_reason(directive: Directive, since: str = "") -> str:
+    """Why nothing starts, in one line that stays the same as long as the directive holds."""
+    until = "" if directive.until is None else f" until {clock(directive.until)}"
+    why = f": {directive.reason}" if directive.reason else ""
+    return f"{directive.word.fact} by {directive.who}{since}{until}{why}"
+
+
+def told(directive: Directive, now: float) -> str:
+    """A directive in one line: what holds now, or will, for how long, by whom and why."""
+    start = clock(directive.starts)
+    if directive.starts > now:
+        return f"from {start} on: {stop_reason(directive)}"
+    return stop_reason(directive, f" since {start}" if directive.word.is_limit else "")
+
+
+def clock(at: float) -> str:
+    """A point in time as directives are told: in UTC, as budgets are."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def stopped_pools(
+    directives: Iterable[Directive], cloud_of: Mapping[str, str], now: float
+) -> dict[str, str]:
+    """By pool, why operators let no machine start there. ``cloud_of``: each pool's cloud."""
+    closing = (d for d in directives if d.holds(now) and d.word.closes and not d.word.single)
+    closed = {d.word.scope: stop_reason(d) for d in closing}
+    found: dict[str, str] = {}
+    for pool, cloud in cloud_of.items() if closed else ():
+        for scope in (scope_of_pool(pool), scope_of_cloud(cloud), ""):
+            if scope in closed:
+                found[pool] = closed[scope]
+                break
+    return found
+
+
+def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, str]:
+    """By node, why an operator keeps it from Slurm: where machines leave, and none are to come."""
+    closing = ((d, d.word) for d in directives if d.holds(now) and d.word.closes)
+    leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
+    return {node: stop_reason(d) for d, word in leaving for node in word.nodes}
+
+
+def limit_changes(directives: Iterable[Directive], now: float) -> tuple[LimitChange, ...]:
+    """The limits that are other than the configuration's now."""
+    held = (d.word for d in directives if d.holds(now))
+    return tuple(word for word in held if isinstance(word, LimitChange))
+
 
 def scope_of_cloud(name: str) -> str:
     """The scope of a cloud, as limits and their usage name it."""
@@ -93,9 +215,3 @@ def scope_of_pool(name: str) -> str:
 def scope_in_words(scope: str) -> str:
     """A scope for people."""
     return scope.replace(":", " ") if scope else "the cluster"
-
-
-def limit_changes(directives: Iterable[Directive], now: float) -> tuple[LimitChange, ...]:
-    """The limits that are other than the configuration's now."""
-    held = (d.word for d in directives if d.holds(now))
-    return tuple(word for word in held if isinstance(word, LimitChange))

@@ -186,7 +186,7 @@ OTHER_WAYS = {
     "base/writing.py": "the owner of a directory, for files in it",
     "controller/key_rotation.py": "the owner of a file, for its next one",
     "checkpointers/node_helper_client.py": "a regular file, whoever's",
-    "controller/notify_socket.py": "a socket, whoever's",
+    "base/unixsocket.py": "a socket, whoever's",
 }
 """Modules (a trailing slash: all below) that look at owners and modes otherwise, with the reason."""
 

@@ -16,7 +16,6 @@ from slurm_elastic.cli import departing
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view import Facts
@@ -45,8 +44,7 @@ def facts(site: Config, *jobs: SlurmJob, ckptman: bool = True) -> Facts:
 
 
 def said(site: Config, found: Facts, verb: str, subject: str, **fields: object) -> list[str]:
-    what = departing.subject_of(site, subject)
-    word = Departure(verb=verb, about=what.about, nodes=what.nodes, scope=what.scope, **fields)  # type: ignore[arg-type]
+    word = replace(departing.departure(site, verb, subject), **fields)
     return list(departing.preview(site, found, word, NOW))
 
 
@@ -124,7 +122,7 @@ def test_ten_thousand_jobs_are_counted_not_listed(site: Config) -> None:
 )
 def test_what_is_not_ours_is_refused(site: Config, subject: str, said_: str) -> None:
     with pytest.raises(ConfigError, match=said_):
-        departing.subject_of(site, subject)
+        departing.departure(site, "drain", subject)
 
 
 def test_times() -> None:

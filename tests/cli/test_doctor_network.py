@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ledger_cases import T0
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.hub.wire import Answer, Seen
-from slurm_elastic.machine.local.listening import Server
+from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.model.cluster import Finding, Instance, InstanceState, Level, Market
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.slurm import SlurmNode
@@ -84,13 +83,10 @@ def hub(tmp_path: Path) -> Iterator[list[Seen]]:
         assert msgspec.json.decode(line) == {"op": "show"}
         return msgspec.json.encode(Answer(ok=True, peers=tuple(peers), how="kernel"))
 
-    server = Server(tmp_path / "hub.sock", {os.getuid()}, answer)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
+    server = RootServer(tmp_path / "hub.sock", {os.getuid()}, answer)
+    server.start()
     yield peers
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.close()
 
 
 def seen(n: int, age: float = 20.0) -> Seen:

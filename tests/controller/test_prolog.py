@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
-import os
 import re
 import resource
-import selectors
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +73,8 @@ def serve(path: Path, slurm: FakeSlurm) -> Iterator[Serve]:
     servers: list[PrologServer] = []
 
     def start(**patience: float) -> PrologServer:
-        server = PrologServer(path, slurm, Patience(**patience))
-        server.start(threading.Event())
+        server = PrologServer(path, slurm, threading.Event(), Patience(**patience))
+        server.start()
         servers.append(server)
         return server
 
@@ -108,11 +104,6 @@ def starting(slurm: FakeSlurm, job: int, *nodes: str) -> None:
     slurm.set_job(job, "CONFIGURING", nodes=nodes)
     for node in nodes:
         slurm.set_node(node, *COMING)
-
-
-def test_the_socket_is_for_owner_and_group_alone(serve: Serve, path: Path) -> None:
-    serve()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_says_why(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
@@ -283,8 +274,8 @@ def test_an_idle_daemon_does_not_take_its_silence_for_slurms(
 def test_stopping_lets_all_go(path: Path, slurm: FakeSlurm, connect: Connect) -> None:
     starting(slurm, 7, "pub1")
     stop = threading.Event()
-    server = PrologServer(path, slurm)
-    server.start(stop)
+    server = PrologServer(path, slurm, stop)
+    server.start()
     client = connect(7, "pub1")
     wait_until(lambda: server.waiting() == (7,))
     stop.set()
@@ -294,62 +285,33 @@ def test_stopping_lets_all_go(path: Path, slurm: FakeSlurm, connect: Connect) ->
     server.close()
 
 
-@pytest.mark.parametrize("broken", ["_drop_stale", "_pause"])
-def test_a_thread_that_fails_lets_all_go_and_stops_the_daemon(
-    path: Path,
-    slurm: FakeSlurm,
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    broken: str,
+def test_who_can_serve_no_more_lets_all_go_and_stops_the_daemon(
+    path: Path, slurm: FakeSlurm, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starting(slurm, 7, "pub1")
     stop = threading.Event()
-    server = PrologServer(path, slurm)
-    server.start(stop)
+    server = PrologServer(path, slurm, stop)
+    server.start()
     client = connect(7, "pub1")
     wait_until(lambda: server.waiting() == (7,))
-
-    def fail(_: object) -> None:
-        raise RuntimeError("nobody thought of that")
-
-    monkeypatch.setattr(server, broken, fail)
+    monkeypatch.setattr(prolog, "unreadable", None)
     assert client.answer() == "go the daemon stops\n"
     assert stop.wait(patience(60))
     assert server.failed
-    assert "nobody thought of that" in caplog.text
-    server.close()
-
-
-def test_a_server_that_cannot_listen(tmp_path: Path, slurm: FakeSlurm) -> None:
-    server = PrologServer(tmp_path / "absent" / "prolog.sock", slurm)
-    with pytest.raises(FileNotFoundError):
-        server.start(threading.Event())
-    assert server._listener.fileno() == -1, "it leaves no descriptor"
     server.close()
 
 
 def test_closing_does_not_wait_for_slurm(path: Path, slurm: FakeSlurm, connect: Connect) -> None:
     starting(slurm, 7, "pub1")
     slurm.latency = slow = stretched(2.5)
-    server = PrologServer(path, slurm)
-    server.start(threading.Event())
+    server = PrologServer(path, slurm, threading.Event())
+    server.start()
     client = connect(7, "pub1")
     wait_until(lambda: slurm.calls["jobs"] > 0)
     with awake() as took:
         server.close()
         assert client.answer() == "go the daemon stops\n"
         assert took() < slow
-
-
-def test_a_crashed_daemons_socket_is_replaced(
-    path: Path, serve: Serve, connect: Connect, slurm: FakeSlurm
-) -> None:
-    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    left.bind(str(path))
-    left.close()
-    serve()
-    assert connect(7, "pub1").answer() == "go job is gone\n"
 
 
 def test_a_nudge_reads_the_queue_at_once(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
@@ -392,204 +354,41 @@ def test_nothing_waits_for_the_clock(
     """Neither a hello nor an answer nor the end: each wakes the thread that it is for."""
     monkeypatch.setattr(prolog, "_TICK", 3600.0)
     starting(slurm, 7, "pub1")
-    server = PrologServer(path, slurm, Patience(sign=3600.0, poll=0.01, slow_poll=0.01))
-    server.start(threading.Event())
+    server = PrologServer(
+        path, slurm, threading.Event(), Patience(sign=3600.0, poll=0.01, slow_poll=0.01)
+    )
+    server.start()
     first = connect(7, "pub1")
     wait_until(lambda: slurm.calls["nodes"] > 1)
     slurm.set_node("pub1", *UP)
     assert first.answer() == "go nodes are up\n"
     assert connect(8, "pub1").answer() == "go job is gone\n"
-    server.close()
-    for thread in server._threads:
-        thread.join(patience(60))
-    assert not any(thread.is_alive() for thread in server._threads)
-
-
-@pytest.mark.parametrize("by", ["close", "stop"])
-def test_the_end_wakes_who_waits_for_the_next_look_and_leaves_no_descriptor(
-    path: Path, slurm: FakeSlurm, connect: Connect, by: str
-) -> None:
-    starting(slurm, 7, "pub1")
-    slurm.fail_next.append(BROKEN)  # after which the next look is due in an hour
-    server, stop = PrologServer(path, slurm, Patience(slow_poll=3600.0)), threading.Event()
-    server.start(stop)
-    client = connect(7, "pub1")
-    wait_until(lambda: not slurm.fail_next)
-    if by == "stop":
-        stop.set()
-        assert client.answer() == "go the daemon stops\n"
-    else:
-        server.close()
-    for thread in server._threads:
-        thread.join(patience(60))
-    assert not any(thread.is_alive() for thread in server._threads)
-    ours = (server._listener, server._bell_in, server._bell_out)
-    assert [sock.fileno() for sock in ours] == [-1, -1, -1]
-    assert server._selector.get_map() is None
+    server.end()
+    server.wait(patience(60))
     assert not path.exists()
 
 
-def test_who_is_still_in_the_queue_at_the_end_is_let_go(
-    path: Path, slurm: FakeSlurm, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, go_on = PrologServer(path, slurm), threading.Event()
-    monkeypatch.setattr(server, "_attend_all", lambda: go_on.wait(patience(60)))
-    server.start(threading.Event())
-    client = connect()
-    go_on.set()
-    assert client.answer() == "go the daemon stops\n"
-    server.close()
-
-
 @pytest.mark.parametrize(
-    ("greeted", "seconds", "silence", "stays"),
-    [
-        (False, 10.0, 0.0, True),
-        (False, 10.5, 0.0, False),
-        (True, 3600.0, 30.0, True),
-        (True, 3600.0, 30.5, False),
-        (True, 5.0, 3600.0, True),
-        (True, 5.5, 3600.0, False),
-    ],
+    ("seconds", "silence", "stays"),
+    [(3600.0, 30.0, True), (3600.0, 30.5, False), (5.0, 3600.0, True), (5.5, 3600.0, False)],
 )
-def test_how_long_a_prolog_may_say_nothing_and_slurm_not_answer(
-    path: Path, slurm: FakeSlurm, greeted: bool, seconds: float, silence: float, stays: bool
+def test_how_long_one_waits_for_a_slurm_that_does_not_answer(
+    seconds: float, silence: float, stays: bool
 ) -> None:
-    server = PrologServer(path, slurm)
-    link, other = socket.socketpair()
-    with link, other:
-        client = prolog._Client(link, 1, 10_000.0 - seconds)
-        if greeted:
-            client.waiter = Waiter(id=1, job=7, nodes=("pub1",), since=10_000.0 - seconds)
-        server._clients[1] = client
-        server._last_read = 10_000.0 - silence
-        server._selector = selectors.DefaultSelector()
-        server._selector.register(link, selectors.EVENT_READ, client)
-        server._drop_stale(10_000.0)
-        server._selector.close()
-        assert bool(server._clients) is stays
+    now = 10_000.0
+    one = waiter(7, "pub1", now - seconds)
+    let_go = prolog.unreadable([one], now - silence, Patience(), now)
+    assert let_go == ([] if stays else [(one, "Slurm cannot be read")])
 
 
-class Links:
-    """A server without threads, and a client that it has."""
-
-    def __init__(self, path: Path, slurm: FakeSlurm) -> None:
-        self.server = PrologServer(path, slurm)
-        self.link, self.other = socket.socketpair()
-        self.server._selector = selectors.DefaultSelector()
-        self.client = prolog._Client(self.link, 1, 0.0)
-        self.server._clients[1] = self.client
-        self.server._selector.register(self.link, selectors.EVENT_READ, self.client)
-
-    def __enter__(self) -> Links:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server._selector.close()
-        self.link.close()
-        self.other.close()
-
-    @property
-    def has_it(self) -> bool:
-        return bool(self.server._clients) and self.link.fileno() != -1
-
-
-@pytest.fixture
-def links(path: Path, slurm: FakeSlurm) -> Iterator[Links]:
-    with Links(path, slurm) as made:
-        yield made
-
-
-@pytest.mark.parametrize(("more", "stays"), [(1, True), (2, False)])
-def test_a_hello_has_four_mebibytes_at_most(links: Links, more: int, stays: bool) -> None:
-    links.client.buffer = b"x" * (4 * 1024 * 1024 - 1)
-    links.other.sendall(b"x" * more)
-    links.server._read(links.client)
-    assert links.has_it is stays
-
-
-def test_who_is_gone_when_a_sign_of_life_is_due_is_forgotten(links: Links) -> None:
-    links.server._send(links.client, b".\n")
-    assert links.has_it
-    links.other.close()
-    links.server._send(links.client, b".\n")
-    assert not links.has_it
-
-
-def test_it_is_told_how_long_a_prolog_has_waited(
-    links: Links, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_prolog_that_does_not_read_is_forgotten(
+    serve: Serve, connect: Connect, slurm: FakeSlurm
 ) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(prolog, "time", Clock(1000.0))
-    links.client.waiter = waiter(7, "pub1", 987.5)
-    links.server._let_go(links.client, "nodes are up")
-    assert "prolog let go job=7 waited=12.50 reason=nodes are up" in caplog.text
-    assert not links.has_it
-
-
-def test_a_ring_is_heard_once(links: Links) -> None:
-    server = links.server
-    server._bell_in, server._bell_out = socket.socketpair()
-    with server._bell_in, server._bell_out, socket.socket() as server._listener:
-        server._bell_out.setblocking(False)
-        server._ring()
-        server._attend(selectors.SelectorKey(server._bell_out, 0, selectors.EVENT_READ, None))
-        with pytest.raises(BlockingIOError):
-            server._bell_out.recv(1)
-
-
-def test_signs_of_life_go_out_every_five_seconds_and_the_end_is_looked_for_each_second(
-    links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(1000.0)
-    selected: list[float] = []
-    signs: list[float] = []
-
-    def select(timeout: float) -> list[object]:
-        selected.append(timeout)
-        clock.now += timeout
-        return []
-
-    monkeypatch.setattr(prolog, "time", clock)
-    monkeypatch.setattr(links.server._selector, "select", select)
-    monkeypatch.setattr(links.server, "_drop_stale", lambda _: None)
-    monkeypatch.setattr(links.server, "_ended", lambda: clock.now >= 1012)
-    monkeypatch.setattr(links.server, "_send", lambda *_: signs.append(clock.now))
-    links.server._attend_all()
-    assert (signs, set(selected)) == ([1005.0, 1010.0], {1.0})
-
-
-def test_while_nobody_waits_it_looks_once_a_second_whether_it_is_to_end(
-    links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float | None] = []
-    monkeypatch.setattr(links.server._changed, "wait", waits.append)
-    monkeypatch.setattr(links.server, "_ended", lambda: len(waits) >= 3)
-    links.server._observe()
-    assert waits == [1.0, 1.0, 1.0]
-
-
-def test_without_descriptors_it_tries_again_in_a_tenth_of_a_second(
-    links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Full:
-        def accept(self) -> None:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    waits: list[float | None] = []
-    monkeypatch.setattr(links.server, "_listener", Full(), raising=False)
-    monkeypatch.setattr(links.server._closing, "wait", waits.append)
-    links.server._accept()
-    assert waits == [0.1]
-
-
-def test_a_prolog_that_does_not_read_holds_nobody_up(serve: Serve, connect: Connect) -> None:
-    server = serve()
-    connect()
-    wait_until(lambda: server._clients)
-    (client,) = server._clients.values()
-    assert not client.link.getblocking()
-    assert all(thread.daemon for thread in server._threads), "nor does a slow Slurm hold up an end"
+    starting(slurm, 7, "pub1")
+    server = serve(sign=0.001)
+    connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,))
+    wait_until(lambda: server.waiting() == ())
 
 
 def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
@@ -629,33 +428,6 @@ def test_the_limit_of_descriptors_is_raised_and_never_lowered(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: done.append(limits))
     prolog._allow_many_descriptors()
     assert done == ([set_to] if set_to else [])
-
-
-def test_without_descriptors_a_prolog_waits_until_there_are_some(
-    serve: Serve, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = serve()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(60)
-        with no_descriptor_left():
-            link.connect(str(path))
-            wait_until(lambda: "cannot accept a prolog reason=" in caplog.text)
-        link.sendall(b'{"job": 7, "nodes": "pub1"}\n')
-        assert link.makefile().readline() == "go job is gone\n"
-    assert not server.failed
-
-
-@contextlib.contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """This process can open nothing more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    first = os.dup(0)
-    os.close(first)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # The watch: what is read, and when.

@@ -30,8 +30,8 @@ def cluster() -> Iterator[SmallSlurm]:
 @pytest.fixture
 def daemon(cluster: SmallSlurm) -> Iterator[PrologServer]:
     path = cluster.state / "prolog.sock"
-    server = PrologServer(path, cluster.client())
-    server.start(threading.Event())
+    server = PrologServer(path, cluster.client(), threading.Event())
+    server.start()
     shutil.chown(path, "slurm")
     yield server
     server.close()

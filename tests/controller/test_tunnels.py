@@ -10,18 +10,16 @@ import logging
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from patience import eventually, patience
+from patience import eventually
 
-from slurm_elastic.base.bounded import Budget
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
@@ -30,7 +28,7 @@ from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.enrolment import CLIENTS, Desk, word_of
+from slurm_elastic.controller.enrolment import Desk, word_of
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
 from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Seen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
@@ -43,7 +41,6 @@ from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
 from tests.controller.world import Inline
-from tests.threads import new_threads
 
 AWS = AwsCloud(
     name="aws", location=Location.PUBLIC, region="r", image="ami-1",
@@ -827,15 +824,9 @@ def test_who_does_not_enrol_by_a_word_is_told_none(once: Bed, network: Network |
 
 def test_the_desk_takes_a_key_and_nothing_else(tmp_path: Path) -> None:
     taken = Taken()
-    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
-    desk.open()
-    assert desk._server is not None
-    place = desk._server.server_address
-    try:
+    with opened(tmp_path, taken) as place:
         for line, said in ((K1, "ok"), ("GET / HTTP/1.0", "no key"), ("x" * 500, "no key")):
-            assert _asked(place, line) == said  # type: ignore[arg-type]
-    finally:
-        desk.close()
+            assert _asked(place, line) == said
     assert taken.handed == [("127.0.0.1", K1)]
 
 
@@ -843,108 +834,56 @@ def test_a_desk_whose_place_is_taken_opens_when_it_is_free(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        desk = Desk(tmp_path, "127.0.0.1", Taken(), port=other.getsockname()[1])
+        port = other.getsockname()[1]
+        desk = Desk(tmp_path, "127.0.0.1", Taken(), port=port)
         desk.open()
-        assert "machines cannot enrol yet" in caplog.text
         desk.open()
-        assert desk._server is None
-        told = [r.getMessage() for r in caplog.records]
-        assert len(told) == 1, "once"
-        assert "machines cannot enrol yet" in told[0]
+        assert desk.port is None
+        (told,) = [r.getMessage() for r in caplog.records]  # once
+        assert "machines cannot enrol yet" in told
     desk.open()
-    assert desk._server is not None
     try:
-        assert _asked(desk._server.server_address, K1) == "ok"  # type: ignore[arg-type]
+        assert desk.port == port
+        assert _asked(("127.0.0.1", port), K1) == "ok"
     finally:
         desk.close()
 
 
-def test_whoever_holds_the_desk_up_costs_few_threads_and_ends(
+def test_whoever_drips_has_five_seconds_and_keeps_nobody_from_the_desk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
-    desk.open()
-    assert desk._server is not None
-    place = desk._server.server_address
-    started = new_threads()
-    with ExitStack() as stack:
-        stack.callback(desk.close)
-        for _ in range(3 * CLIENTS):
-            stack.enter_context(socket.create_connection(place, timeout=30))  # type: ignore[arg-type]
-        eventually(lambda: started() >= CLIENTS)
-        most = 0
-        for _ in range(50):
-            most = max(most, started())
-            time.sleep(0.01)
-        assert most <= CLIENTS == 16
+    assert enrolment.LINE == 5.0
     monkeypatch.setattr(enrolment, "LINE", 0.5)
-    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
+    with opened(tmp_path, Taken()) as place, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(place, timeout=30))
+        assert _asked(place, K1) == "ok"
+        with socket.create_connection(place, timeout=0.1) as slow:
+            assert _dripping(slow) == b"", "each byte is in time, the line is not"
+
+
+@contextmanager
+def opened(path: Path, taken: Taken) -> Iterator[tuple[str, int]]:
+    desk = Desk(path, "127.0.0.1", taken, port=0)
     desk.open()
-    assert desk._server is not None
-    with socket.create_connection(desk._server.server_address, timeout=0.1) as slow:  # type: ignore[arg-type]
-        assert _dripping(slow) == b"", "each byte is in time, the line is not"
-    desk.close()
+    try:
+        yield "127.0.0.1", desk.port or 0
+    finally:
+        desk.close()
 
 
-def test_the_desk_opens_before_the_head_has_its_address_and_closes_for_good(
-    tmp_path: Path,
-) -> None:
+def test_the_desk_opens_before_the_head_has_its_address(tmp_path: Path) -> None:
     early = Desk(tmp_path, "192.0.2.77", Taken(), port=0)
     early.open()
-    assert early._server is not None
+    assert early.port
     early.close()
-    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
-    desk.open()
-    assert desk._server is not None
-    place = desk._server.server_address
-    desk.close()
-    assert desk._server.fileno() == -1
-    with pytest.raises(ConnectionRefusedError):
-        _asked(place, K1)  # type: ignore[arg-type]
-
-
-def test_a_desk_takes_the_place_of_the_one_before_at_once(tmp_path: Path) -> None:
-    """Connections that the head has closed keep their port for a while (tcp(7), TIME_WAIT)."""
-    port = 0
-    for _ in range(2):
-        desk = Desk(tmp_path, "127.0.0.1", Taken(), port=port)
-        desk.open()
-        assert desk._server is not None, "Address already in use"
-        place = desk._server.server_address
-        assert _asked(place, K1) == "ok"  # type: ignore[arg-type]
-        desk.close()
-        port = int(place[1])
-
-
-def test_whoever_says_nothing_keeps_no_desk_from_closing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enrolment, "LINE", 600.0)
-    taken = Taken()
-    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
-    desk.open()
-    assert desk._server is not None
-    assert [t.daemon for t in threading.enumerate() if t.name == "enrol"] == [True]
-    started = new_threads()
-    with socket.create_connection(desk._server.server_address, timeout=30):  # type: ignore[arg-type]
-        eventually(lambda: started() >= 1)
-        closer = threading.Thread(target=desk.close)
-        closer.start()
-        closer.join(patience(1))
-        assert not closer.is_alive()
-    assert taken.handed == []
 
 
 def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> None:
     taken = Taken()
-    desk = Desk(tmp_path, "127.0.0.1", taken, port=0)
-    desk.open()
-    assert desk._server is not None
-    try:
+    with opened(tmp_path, taken) as place:
         for spaces, said in ((64 - len(K1) - 1, "ok"), (64 - len(K1), "no key")):
-            assert _asked(desk._server.server_address, K1 + " " * spaces) == said  # type: ignore[arg-type]
-    finally:
-        desk.close()
+            assert _asked(place, K1 + " " * spaces) == said
     assert len(taken.handed) == 1
 
 
@@ -957,35 +896,6 @@ def test_public_parts_are_kept_of_a_hundred_thousand_machines(
     desk._public = {("g0", f"{number}"): "x" for number in range(there)}
     desk.public_key("g1", "pub1")
     assert len(desk._public) == left
-
-
-def test_a_line_has_five_seconds_to_come_and_a_client_as_many_to_find_a_seat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    budgets: list[tuple[int, float]] = []
-    waits: list[float] = []
-
-    class Seats:
-        def acquire(self, timeout: float) -> bool:
-            waits.append(timeout)
-            return True
-
-        def release(self) -> None: ...
-
-    def budget(most: int, seconds: float) -> Budget:
-        budgets.append((most, seconds))
-        return Budget(most, seconds)
-
-    monkeypatch.setattr(enrolment, "Budget", budget)
-    desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
-    desk.open()
-    assert desk._server is not None
-    monkeypatch.setattr(desk._server, "seats", Seats())
-    try:
-        assert _asked(desk._server.server_address, K1) == "ok"  # type: ignore[arg-type]
-    finally:
-        desk.close()
-    assert (budgets, waits) == ([(64, 5.0)], [5.0])
 
 
 def test_the_public_part_of_a_key_is_made_once(

@@ -1,92 +1,59 @@
-"""The unix socket of the local agent: who may speak, and one answer a line.
+"""The unix socket of a service that runs as root: who may speak, and one answer a line.
 
 The socket is SlurmUser's own (root may always connect), and the kernel says who is at the other end
-before a thread is spent: nobody else can cost the agent anything but a moment.
+before a thread is spent: nobody else can cost the service anything but a moment.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
-import socketserver
-import struct
-import threading
 from collections.abc import Callable, Set
 from pathlib import Path
-from typing import Any
 
-from slurm_elastic.base.bounded import Seats
+from slurm_elastic.base.bounded import Exceeded
+from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.base.unixsocket import Peer
 
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4 * 1024 * 1024
 CLIENTS = 16
 """Served at a time: the daemon and a few commands of operators."""
-_IDLE = 30.0
+IDLE = 30.0
 _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUser may ask"}\n'
-_BUSY = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
+_TOO_LONG = b'{"ok":false,"code":"InvalidRequest","message":"a request has 4 MiB at most"}\n'
 
 
-class Server(Seats, socketserver.UnixStreamServer):
+class RootServer(Server):
     """Serves ``answer`` at ``path`` to the users ``uids``; anyone else gets NotPermitted."""
 
-    daemon_threads = True
-    request_queue_size = 64
+    busy = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
 
     def __init__(self, path: Path, uids: Set[int], answer: Callable[[bytes], bytes]) -> None:
-        self.uids = uids
-        self.answer = answer
-        self.seats = threading.BoundedSemaphore(CLIENTS)
+        self._uids, self._answer = uids, answer
         self._turned_away: set[int] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Left by an agent that was killed; the caller holds the lock, so nobody listens on it.
-        path.unlink(missing_ok=True)
-        super().__init__(str(path), _Conversation)
+        others = sorted(uids - {0, os.getuid()})
+        owner = others[0] if len(others) == 1 and os.getuid() == 0 else -1
+        bounds = Bounds(clients=CLIENTS, line=MAX_LINE, backlog=64)
+        super().__init__(str(path), path, bounds, owner=owner)
+        self._answering = self.hands("answer", CLIENTS)
 
-    def server_bind(self) -> None:
-        """Nobody but its owner can connect, from the first moment on (bind(2) takes this mode)."""
-        os.fchmod(self.fileno(), 0o600)
-        super().server_bind()
-        others = sorted(self.uids - {0, os.getuid()})
-        if len(others) == 1 and os.getuid() == 0:
-            os.chown(str(self.server_address), others[0], -1, follow_symlinks=False)
+    def refusal(self, peer: Peer) -> bytes:
+        if peer.uid in self._uids:
+            return b""
+        if peer.uid not in self._turned_away:
+            log.warning("refused uid=%d", peer.uid)
+            self._turned_away.add(peer.uid)
+        return _REFUSED
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401, ARG002
-        """Before a thread is spent: who it is, and whether there is a seat."""
-        try:
-            uid = peer(request)
-        except OSError:
-            return False
-        if uid not in self.uids:
-            if uid not in self._turned_away:
-                log.warning("refused uid=%d", uid)
-                self._turned_away.add(uid)
-            return _turn_away(request, _REFUSED)
-        return self.seats.acquire(blocking=False) or _turn_away(request, _BUSY)
-
-
-class _Conversation(socketserver.StreamRequestHandler):
-    server: Server
-    timeout = _IDLE
-
-    def handle(self) -> None:
-        with contextlib.suppress(OSError):
-            while line := self.rfile.readline(MAX_LINE):
-                self.wfile.write(self.server.answer(line) + b"\n")
-
-
-def _turn_away(request: socket.socket, why: bytes) -> bool:
-    """Say why, if that takes no waiting; False."""
-    with contextlib.suppress(OSError):
-        request.setblocking(False)
-        request.send(why)
-    return False
-
-
-def peer(connection: socket.socket) -> int:
-    """The uid of the other end, by the kernel (SO_PEERCRED, unix(7))."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", raw)
-    return int(uid)
+    async def attend(self, client: Client) -> None:
+        """A line, its answer, and so on, while they come."""
+        while True:
+            try:
+                line = await client.line(IDLE)
+            except Exceeded:
+                await client.send(_TOO_LONG, IDLE)
+                return
+            await client.send(await self._answering.do(self._answer, line) + b"\n", IDLE)

@@ -13,10 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.model.cluster import OFF, Market, Pool
-from slurm_elastic.model.directive import Departure, Directive
+from slurm_elastic.model.directive import Departure, Directive, stop_reason
 from slurm_elastic.model.memory import Machine, generation_time
 from slurm_elastic.policies.clock_guard import age
-from slurm_elastic.policies.launch.directives import stop_reason
 
 
 class Recipes(Struct, frozen=True, kw_only=True):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
@@ -81,13 +81,6 @@ USERS_SPAN = 92 * 86400.0
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 T = TypeVar("T")
-
-
-class Peer(Struct, frozen=True, kw_only=True):
-    """Who asks, by the kernel."""
-
-    uid: int
-    groups: frozenset[int] = frozenset()
 
 
 class Kept(Generic[T]):

@@ -23,8 +23,7 @@ from slurm_elastic.controller.budget import (
     stopped_by_operators,
 )
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
-from slurm_elastic.model.directive import Directive, LimitChange, scope_in_words
-from slurm_elastic.policies.launch.directives import told
+from slurm_elastic.model.directive import Directive, LimitChange, scope_in_words, told
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
 from slurm_elastic.state.ledger import Ledger

@@ -9,11 +9,14 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
 from slurm_elastic.controller.books import Costs
 from slurm_elastic.model.protocols import Slurm
@@ -37,6 +40,7 @@ from slurm_elastic.watch.view.day import DayView, day_view
 
 PATIENCE = 40.0
 """Seconds for all of it: a little more than the daemon takes at most for an answer."""
+T = TypeVar("T")
 _MAX_NODES = 32 << 10
 """Characters; a request is 64 KiB at most."""
 
@@ -45,10 +49,7 @@ def facts_of(config: Config, now: float) -> Facts:
     """All but Slurm's own part. SlurmElasticError where the daemon does not answer."""
     if may_read(config):
         return read_facts(config, now)
-    answer = _ask(config, FactsAsk())
-    if answer.facts is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.facts
+    return _ask(config, FactsAsk(), lambda said: said.facts)
 
 
 def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
@@ -57,10 +58,7 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
         return read_chain(config, ask, now)
     if sum(map(len, ask.nodes)) > _MAX_NODES:  # the ledger knows most of them, too
         ask = msgspec.structs.replace(ask, nodes=())
-    answer = _ask(config, ask)
-    if answer.chain is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.chain
+    return _ask(config, ask, lambda said: said.chain)
 
 
 def day_of(config: Config, now: float) -> DayView:
@@ -69,10 +67,7 @@ def day_of(config: Config, now: float) -> DayView:
     """
     if may_read(config):
         return day_view(*read_day(config, now), now)
-    answer = _ask(config, DayAsk())
-    if answer.day is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.day
+    return _ask(config, DayAsk(), lambda said: said.day)
 
 
 def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
@@ -81,10 +76,7 @@ def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
     """
     if may_read(config):
         return read_costs(config, ask, now)
-    answer = _ask(config, ask)
-    if answer.costs is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.costs
+    return _ask(config, ask, lambda said: said.costs)
 
 
 def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:
@@ -96,10 +88,7 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
         from slurm_elastic.watch.door.pricing import prices_of, seen_now
 
         return prices_of(config, ask, seen_now(config, slurm, now))
-    answer = _ask(config, ask)
-    if answer.prices is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.prices
+    return _ask(config, ask, lambda said: said.prices)
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
@@ -111,13 +100,10 @@ def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
         from slurm_elastic.watch.door.orders import carry_out, own_name
 
         return carry_out(config, ask, own_name(), now)
-    answer = _ask(config, ask)
-    if answer.lines is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
-    return answer.lines
+    return _ask(config, ask, lambda said: said.lines)
 
 
-def _ask(config: Config, ask: Ask) -> Answer:
+def _ask(config: Config, ask: Ask, part: Callable[[Answer], T | None]) -> T:
     path = config.read_socket
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
@@ -140,7 +126,10 @@ def _ask(config: Config, ask: Ask) -> Answer:
         ) from error
     if answer.error:
         raise SlurmElasticError(answer.error)
-    return answer
+    found = part(answer)
+    if found is None:
+        raise SlurmElasticError(f"slurm-elasticd answers something else at {path}")
+    return found
 
 
 def _limit(link: socket.socket, seconds: float) -> None:
@@ -161,8 +150,7 @@ def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) 
         link.connect(f"/proc/self/fd/{directory}/{path.name}")
     finally:
         os.close(directory)
-    raw = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid = struct.unpack("3i", raw)[1]
+    uid = peer_of(link).uid
     if uid not in trusted(config):
         raise SlurmElasticError(
             f"{path} is served by uid {uid}, neither by root nor by {config.slurm.user}"

@@ -1,4 +1,6 @@
-"""Operators' orders, checked and written down, with who gave them, in one transaction."""
+"""Operators' orders: who may give them, what of them is refused, and how they are written down,
+with who gave them, in one transaction. Each kind of word has an entry in ``RULES``.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,15 @@ import contextlib
 import os
 import pwd
 import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import checked, configured, scope_named
-from slurm_elastic.controller.directives import correlation_of, subjects_of
-from slurm_elastic.model.directive import (
-    VERBS,
-    Departure,
-    Directive,
-    LimitChange,
-    Word,
-)
-from slurm_elastic.policies.launch.directives import clock, told
+from slurm_elastic.controller.directives import subjects_of
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, clock, told
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.watch.door.asks import DirectAsk, EndAsk, Order
 
@@ -27,7 +24,9 @@ LONGEST = 366 * 86400.0
 """Seconds that a directive may hold, or lie ahead."""
 MAX_TEXT = 200
 """Characters of a text that a person gives."""
-_OF_MACHINES = ("cloud:", "pool:")
+
+
+# who may
 
 
 def no_right(config: Config) -> str:
@@ -50,6 +49,88 @@ def own_name() -> str:
     return f"{name} ({behind})" if os.getuid() == 0 and behind.isprintable() and behind else name
 
 
+# what is refused
+
+
+class Rule(NamedTuple):
+    """``check`` raises ConfigError for a word that makes no sense; ``then``: what is so when it is
+    over.
+    """
+
+    check: Callable[[Config, Any], None]
+    then: Callable[[Config, Any], str] = lambda *_: "as before"
+
+
+def _of_machines(scope: str) -> None:
+    if scope and not scope.startswith(("cloud:", "pool:")):
+        raise ConfigError(f"scope is {scope!r}, expected the cluster, a cloud or a pool")
+
+
+def _check_pause(_: Config, word: Pause) -> None:
+    _of_machines(word.scope)
+
+
+def _check_limit(config: Config, word: LimitChange) -> None:
+    configured(config, word.scope, word.key)
+    checked(word.scope, word.key, word.value)
+
+
+def _then_limit(config: Config, word: LimitChange) -> str:
+    own = configured(config, word.scope, word.key)
+    return f"the configuration's value: {'no limit' if own is None else f'{own:g}'}"
+
+
+def _check_departure(config: Config, word: Departure) -> None:
+    _of_machines(word.scope)
+    clouds = [cloud.name for cloud in config.clouds]
+    if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
+        raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
+    ours = {node for pool in config.pools for node in expand(pool.nodes)}
+    strange = [node for node in word.nodes if node not in ours]
+    if strange:
+        raise ConfigError(f"these are no nodes of pools: {compress(strange)[:MAX_TEXT]!r}")
+    if not word.nodes:
+        raise ConfigError("without nodes nothing leaves")
+    if word.verb not in word.VERBS:
+        found = word.verb[:MAX_TEXT]
+        raise ConfigError(f"verb is {found!r}, expected one of {', '.join(word.VERBS)}")
+    # As the nodes are written where it is about nodes.
+    _check_text("about", word.about, max(MAX_TEXT, len(compress(word.nodes))))
+    _check_text("image", word.image)
+    if word.unavailable is not None and word.unavailable < 1:
+        raise ConfigError(f"unavailable is {word.unavailable}, expected a number from 1 on")
+
+
+RULES: Mapping[type, Rule] = {
+    Pause: Rule(_check_pause),
+    LimitChange: Rule(_check_limit, _then_limit),
+    Departure: Rule(_check_departure),
+}
+
+
+def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
+    """One line that shows itself on a terminal, and changes nothing there."""
+    if len(text) > most:
+        raise ConfigError(f"{name} has {len(text)} characters, expected {most} at most")
+    if not text.isprintable():
+        raise ConfigError(f"{name} is {text!r}, expected characters that can be printed")
+
+
+def _check(config: Config, ask: DirectAsk, now: float) -> None:
+    _check_text("reason", ask.reason)
+    scope = scope_named(config, ask.word.scope or "cluster")
+    if ask.word.scope not in ("", scope):
+        raise ConfigError(f"scope is {ask.word.scope!r}, expected {scope!r}")
+    RULES[type(ask.word)].check(config, ask.word)
+    if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
+        raise ConfigError("it may hold for more than nothing and at most 366 days")
+    if ask.starts is not None and not ask.starts <= now + LONGEST:
+        raise ConfigError("it may begin at most 366 days from now")
+
+
+# how they are written down
+
+
 def carry_out(config: Config, ask: Order, who: str, now: float) -> tuple[str, ...]:
     """Write the order down, and say what it does, a line each. Raises ConfigError for what the
     configuration does not have, SlurmElasticError where the ledger cannot be written.
@@ -70,92 +151,20 @@ def _direct(
     config: Config, ledger: Ledger, ask: DirectAsk, who: str, now: float
 ) -> tuple[str, ...]:
     _check(config, ask, now)
-    starts = now if ask.starts is None else max(ask.starts, now)
-    new = Directive(
-        word=ask.word,
-        who=who,
-        since=now,
-        starts=starts,
-        until=None if ask.seconds is None else starts + ask.seconds,
-        reason=" ".join(ask.reason.split()),
-    )
-    before = [one for one in ledger.directives() if _is_replaced(one.word, new.word)]
+    word, starts = ask.word, now if ask.starts is None else max(ask.starts, now)
+    until = None if ask.seconds is None else starts + ask.seconds
+    reason = " ".join(ask.reason.split())
+    new = Directive(word=word, who=who, since=now, starts=starts, until=until, reason=reason)
+    about = type(word), word.place
+    before = [d for d in ledger.directives() if (type(d.word), d.word.place) == about]
     with ledger.together():
         for one in before:
             ledger.end_directive(one.number)
         ledger.direct(new)
         _record(config, ledger, "directed", new, told(new, now), now)
-    lines = [told(new, now), _end_of(config, new)]
-    return (*(f"no longer: {told(one, now)}" for one in before), *lines)
-
-
-def _end_of(config: Config, one: Directive) -> str:
-    word = one.word
-    if isinstance(word, LimitChange):
-        own = configured(config, word.scope, word.key)
-        text = "no limit" if own is None else f"{own:g}"
-        then = f"the configuration's value: {text}"
-    else:
-        then = "as before"
-    if one.until is not None:
-        return f"from {clock(one.until)} on: {then}"
-    return f"until it is ended; then: {then}"
-
-
-def _check(config: Config, ask: DirectAsk, now: float) -> None:
-    word = ask.word
-    _check_text("reason", ask.reason)
-    scope = scope_named(config, word.scope or "cluster")
-    if isinstance(word, LimitChange):
-        configured(config, scope, word.key)
-        checked(scope, word.key, word.value)
-    elif scope and not scope.startswith(_OF_MACHINES):
-        raise ConfigError(f"scope is {scope!r}, expected the cluster, a cloud or a pool")
-    if word.scope not in ("", scope):
-        raise ConfigError(f"scope is {word.scope!r}, expected {scope!r}")
-    if isinstance(word, Departure):
-        _check_departure(config, word)
-    if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
-        raise ConfigError("it may hold for more than nothing and at most 366 days")
-    if ask.starts is not None and not ask.starts <= now + LONGEST:
-        raise ConfigError("it may begin at most 366 days from now")
-
-
-def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
-    """One line that shows itself on a terminal, and changes nothing there."""
-    if len(text) > most:
-        raise ConfigError(f"{name} has {len(text)} characters, expected {most} at most")
-    if not text.isprintable():
-        raise ConfigError(f"{name} is {text!r}, expected characters that can be printed")
-
-
-def _check_departure(config: Config, word: Departure) -> None:
-    clouds = [cloud.name for cloud in config.clouds]
-    if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
-        raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
-    ours = {node for pool in config.pools for node in expand(pool.nodes)}
-    strange = [node for node in word.nodes if node not in ours]
-    if strange:
-        raise ConfigError(f"these are no nodes of pools: {compress(strange)[:MAX_TEXT]!r}")
-    if not word.nodes:
-        raise ConfigError("without nodes nothing leaves")
-    if word.verb not in VERBS:
-        found = word.verb[:MAX_TEXT]
-        raise ConfigError(f"verb is {found!r}, expected one of {', '.join(VERBS)}")
-    # As the nodes are written where it is about nodes.
-    _check_text("about", word.about, max(MAX_TEXT, len(compress(word.nodes))))
-    _check_text("image", word.image)
-    if word.unavailable is not None and word.unavailable < 1:
-        raise ConfigError(f"unavailable is {word.unavailable}, expected a number from 1 on")
-
-
-def _is_replaced(old: Word, new: Word) -> bool:
-    """Whether ``new`` takes the place of ``old``: of one kind, about the same thing."""
-    if isinstance(old, LimitChange) and isinstance(new, LimitChange):
-        return (old.scope, old.key) == (new.scope, new.key)
-    if isinstance(old, Departure) and isinstance(new, Departure):
-        return (old.verb, old.about, old.image) == (new.verb, new.about, new.image)
-    return type(old) is type(new) and old.scope == new.scope
+    then = RULES[type(word)].then(config, word)
+    end = "until it is ended; then" if until is None else f"from {clock(until)} on"
+    return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), f"{end}: {then}")
 
 
 def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> tuple[str, ...]:
@@ -171,7 +180,7 @@ def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> t
 def _record(
     config: Config, ledger: Ledger, kind: str, one: Directive, reason: str, now: float
 ) -> None:
-    correlation, subjects = correlation_of(one), subjects_of(config, one)
+    subjects = subjects_of(config, one)
     ledger.record(
-        Decision(at=now, correlation=correlation, kind=kind, subjects=subjects, reason=reason)
+        Decision(at=now, correlation=one.correlation, kind=kind, subjects=subjects, reason=reason)
     )

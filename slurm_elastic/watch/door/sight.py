@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model.directive import LIMITS, LimitChange, Pause
+from slurm_elastic.model.directive import LIMITS
 from slurm_elastic.model.memory import Launch, Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
@@ -63,10 +63,10 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         return facts
     checkpoints = facts.checkpoints
     if viewer.hides(*MONEY):
-        told = tuple(d for d in facts.directives if not isinstance(d.word, LimitChange))
+        told = tuple(d for d in facts.directives if not d.word.is_limit)
         facts = replace(facts, payers={}, spent={}, directives=told)
     if viewer.hides(NODES):
-        told = tuple(d for d in facts.directives if d.word.scope or isinstance(d.word, Pause))
+        told = tuple(d for d in facts.directives if not d.word.single)
         facts = replace(facts, holds=(), directives=told)
     return replace(
         facts,

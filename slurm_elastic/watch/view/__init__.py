@@ -13,12 +13,11 @@ from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.model.cluster import CAPACITY, Exclusion, Pool, Usage
-from slurm_elastic.model.directive import Departure, Directive, Pause, limit_changes
+from slurm_elastic.model.directive import Directive, limit_changes, told
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.growth.capacity import Spent, stopped
-from slurm_elastic.policies.launch.directives import told
 from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
@@ -177,7 +176,6 @@ def _queue(facts: Facts) -> QueueView | None:
 
 
 def _directive(one: Directive, now: float) -> DirectiveView:
-    word = one.word
     return DirectiveView(
         number=one.number,
         told=told(one, now),
@@ -186,7 +184,7 @@ def _directive(one: Directive, now: float) -> DirectiveView:
         starts=one.starts,
         until=one.until,
         holds=one.holds(now),
-        stops=isinstance(word, Pause) or (isinstance(word, Departure) and word.closes),
+        stops=one.word.closes,
     )
 
 

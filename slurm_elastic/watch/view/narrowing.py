@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Limits
-from slurm_elastic.model.directive import LimitChange, Word
+from slurm_elastic.model.directive import Word
 from slurm_elastic.watch.view.rows import Facts
 
 
@@ -51,7 +51,7 @@ def narrowed(
 def _concerns(word: Word, clouds: set[str], pools: set[str]) -> bool:
     kind, _, name = word.scope.partition(":")
     if not word.scope:
-        return not isinstance(word, LimitChange)
+        return not word.is_limit
     return name in (clouds if kind == "cloud" else pools if kind == "pool" else ())
 
 

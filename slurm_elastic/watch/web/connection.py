@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_elastic.watch.door.server import peer_of
+from slurm_elastic.base.unixsocket import peer_of
 
 MOST = 128
 """Connections at once: with more, the oldest one that waits for no answer gives room."""

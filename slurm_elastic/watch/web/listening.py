@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
+from slurm_elastic.base.unixsocket import bind_socket, remove_socket
 
 BACKLOG = 64
 OWN, SHARED = 0o600, 0o660

@@ -6,16 +6,16 @@ import contextlib
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_elastic.base.bounded import Budget, exchange
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.machine.local.listening import CLIENTS, Server
+from slurm_elastic.machine.local.listening import CLIENTS, MAX_LINE, RootServer
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.local.provider import LocalProvider
 from slurm_elastic.providers.local.settings import LocalCloud
@@ -25,18 +25,13 @@ STRANGER = {os.getuid() + 12_345}
 
 
 @contextlib.contextmanager
-def serving(
-    path: Path, uids: set[int], answer: Callable[[bytes], bytes] = bytes.strip
-) -> Iterator[Server]:
-    server = Server(path, uids, answer)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
+def serving(path: Path, uids: set[int]) -> Iterator[None]:
+    server = RootServer(path, uids, bytes.strip)
+    server.start()
     try:
-        yield server
+        yield
     finally:
-        server.shutdown()
-        thread.join(60)
-        server.server_close()
+        server.close()
 
 
 def client(path: Path) -> socket.socket:
@@ -64,25 +59,28 @@ def test_whoever_may_not_ask_costs_no_thread_and_learns_why(tmp_path: Path) -> N
             provider(tmp_path / "s").check()
 
 
-def test_clients_are_bounded_and_a_seat_is_given_back(tmp_path: Path) -> None:
+def test_clients_are_bounded_and_a_place_is_given_back(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}):
-        started = new_threads()
         links = [client(tmp_path / "s") for _ in range(CLIENTS)]
         for link in links:
             assert exchange(link, b"hello", Budget(100, 60)) == b"hello"
-        assert started() == CLIENTS
         with client(tmp_path / "s") as late:
             assert b"too many clients" in exchange(late, b"hello", Budget(1000, 60))
         with pytest.raises(TransientError, match="too many clients"):
             provider(tmp_path / "s").check()
         for link in links:
             link.close()
-        deadline = time.monotonic() + 60
-        while started() > 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        with client(tmp_path / "s") as again:
-            assert exchange(again, b"hello", Budget(100, 60)) == b"hello"
+        eventually(lambda: is_served(tmp_path / "s"))
+
+
+def is_served(path: Path) -> bool:
+    with client(path) as link:
+        return exchange(link, b"hello", Budget(1000, 60)) == b"hello"
+
+
+def test_a_request_that_is_too_long_is_told_so(tmp_path: Path) -> None:
+    with serving(tmp_path / "s", {os.getuid()}), client(tmp_path / "s") as link:
+        assert b"4 MiB at most" in exchange(link, b"x" * (MAX_LINE + 9), Budget(1000, 60))
 
 
 @pytest.mark.parametrize("piece", [b"x", b"x" * 65536], ids=["slowly", "fast"])

@@ -45,8 +45,8 @@ def slurm() -> FakeSlurm:
 
 @pytest.fixture
 def daemon(installed: Installed, slurm: FakeSlurm) -> Iterator[PrologServer]:
-    server = PrologServer(installed.state / "prolog.sock", slurm)
-    server.start(threading.Event())
+    server = PrologServer(installed.state / "prolog.sock", slurm, threading.Event())
+    server.start()
     yield server
     server.close()
 
@@ -258,8 +258,8 @@ slurm = FakeSlurm()
 slurm.set_node("pub1", "ALLOCATED", "POWERING_UP")
 slurm.set_node("pub2", "ALLOCATED", "POWERING_UP")
 slurm.set_job(7, "CONFIGURING")
-server = PrologServer(pathlib.Path(sys.argv[1]), slurm)
-server.start(threading.Event())
+server = PrologServer(pathlib.Path(sys.argv[1]), slurm, threading.Event())
+server.start()
 while True:
     if server.waiting():
         print("waiting", flush=True)
@@ -332,8 +332,8 @@ def test_a_long_state_directory(tmp_path: Path, slurm: FakeSlurm) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
     installed = Installed(deep)
-    server = PrologServer(installed.state / "prolog.sock", slurm)
-    server.start(threading.Event())
+    server = PrologServer(installed.state / "prolog.sock", slurm, threading.Event())
+    server.start()
     process = installed.start("slurm-elastic-wait", env=job())
     wait_until(lambda: server.waiting() == (7,))
     server.close()
@@ -361,8 +361,8 @@ def test_the_other_service_hears_of_both_ends_of_a_job_alone_or_not(
 ) -> None:
     """Its jobs' starts as their prologs end; whichever of the two services runs."""
     with WakeSocket(installed.state / "ckptman.sock") as heard:
-        server = PrologServer(installed.state / "prolog.sock", slurm)
-        server.start(threading.Event())
+        server = PrologServer(installed.state / "prolog.sock", slurm, threading.Event())
+        server.start()
         process = installed.start("slurm-elastic-prolog", env=job())
         wait_until(lambda: server.waiting() == (7,))
         assert heard.wait(0) == []
@@ -378,8 +378,8 @@ def test_the_other_service_hears_of_both_ends_of_a_job_alone_or_not(
 
 
 def test_a_prolog_that_nobody_answers_still_tells_the_other_service(installed: Installed) -> None:
-    server = PrologServer(installed.state / "prolog.sock", FakeSlurm())
-    server.start(threading.Event())
+    server = PrologServer(installed.state / "prolog.sock", FakeSlurm(), threading.Event())
+    server.start()
     server.close()
     with listener(installed) as sock, WakeSocket(installed.state / "ckptman.sock") as heard:
         sock.close()  # as a daemon that was killed leaves it

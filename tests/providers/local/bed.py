@@ -12,7 +12,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.machine import nodeproc
 from slurm_elastic.machine.local.agent import Agent
 from slurm_elastic.machine.local.driver import AgentSettings
-from slurm_elastic.machine.local.listening import Server
+from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.machine.local.records import read_records
 from slurm_elastic.machine.local.wire import Answer, Launch
 from slurm_elastic.model.cluster import Location, Market, Pool
@@ -53,9 +53,8 @@ class LocalBed:
         self._healed = threading.Event()
         self.socket = place / "sock"
         self.limit(capacity)
-        self._server = Server(self.socket, {os.getuid()}, self._answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        self._server = RootServer(self.socket, {os.getuid()}, self._answer)
+        self._server.start()
 
     def limit(self, count: int | None) -> None:
         self._stop_agent()
@@ -97,9 +96,7 @@ class LocalBed:
 
     def close(self) -> None:
         self.heal()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.close()
         self._stop_agent()
         for record in read_records(self._place / "machines"):
             nodeproc.power_off(str(self._place / "machines" / record.id))

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import configfile
-from slurm_elastic.policies.launch.directives import clock
+from slurm_elastic.model.directive import clock
 from slurm_elastic.watch.door import apart as module
 from slurm_elastic.watch.door.apart import MEMORY, SECONDS, apart
 

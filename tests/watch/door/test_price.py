@@ -10,11 +10,12 @@ from cost_cases import config_file
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
+from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.simulate.habits import Habits
-from slurm_elastic.watch.door.answers import Answers, Kept, Peer
+from slurm_elastic.watch.door.answers import Answers, Kept
 from slurm_elastic.watch.door.asks import Answer, PartitionPrice, PriceAsk
 from slurm_elastic.watch.door.pricing import Seen, habits_of, prices_of
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
+from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door import answers as module
-from slurm_elastic.watch.door.answers import Answers, Kept, Peer
+from slurm_elastic.watch.door.answers import Answers, Kept
 from slurm_elastic.watch.door.asks import Answer
 
 pytestmark = pytest.mark.usefixtures("guarded")

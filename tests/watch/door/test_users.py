@@ -24,6 +24,7 @@ from patience import patience
 from status_cases import NOW, busy_ledger
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.directive import Directive, LimitChange
@@ -32,7 +33,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.watch.door import client
-from slurm_elastic.watch.door.answers import USERS_SPAN, Answers, Peer
+from slurm_elastic.watch.door.answers import USERS_SPAN, Answers
 from slurm_elastic.watch.door.asks import Answer, Chain, ChainAsk
 from slurm_elastic.watch.door.records import may_read, read_facts
 from slurm_elastic.watch.door.server import Door

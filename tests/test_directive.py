@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
-from slurm_elastic.policies.launch.directives import stop_reason, stopped_nodes, stopped_pools, told
+from slurm_elastic.model.directive import (
+    Departure,
+    Directive,
+    LimitChange,
+    Pause,
+    Word,
+    stop_reason,
+    stopped_nodes,
+    stopped_pools,
+    told,
+)
+from slurm_elastic.watch.door.orders import RULES
 
 NOW = 1_800_000_000.0  # 2027-01-15 08:00 UTC
 CLOUD_OF = {"burst": "aws", "gpu": "aws", "own": "gcp"}
@@ -85,3 +95,7 @@ def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
 )  # fmt: skip
 def test_a_directive_is_told_in_one_line(directive: Directive, line: str) -> None:
     assert told(directive, NOW) == line
+
+
+def test_each_word_has_its_rule() -> None:
+    assert set(RULES) == set(get_args(Word))
