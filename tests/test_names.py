@@ -109,7 +109,7 @@ def test_names_have_none_of_the_words_that_the_glossary_forbids() -> None:
         told += [
             (where, w) for n in ast.walk(tree) if not isinstance(n, ast.Constant) for w in _words(n)
         ]
-    static = PACKAGE / "web" / "static"
+    static = PACKAGE / "watch" / "web" / "static"
     told += [(path.name, path.name) for path in static.iterdir()]
     told += [
         ("app.js", title) for title in re.findall(r'"([^"]+)"', (static / "app.js").read_text())
