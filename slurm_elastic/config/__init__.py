@@ -48,9 +48,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose machines these are; the UUID is on the tags of each."""
 
     name: str
-    """Change it when slurm.conf's ClusterName changes; end all machines first, since their names
-    have it.
-    """
+    """Change it when slurm.conf's ClusterName changes; end all machines first."""
     uuid: str | None = None
     """Change it when a configuration is to keep the identity of a head node that is set up anew;
     machines of another UUID are nobody's.
@@ -79,9 +77,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     """Change it when Slurm's daemons are in another place than /usr/sbin."""
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
-    """Change it when /usr/local cannot be written, or several clusters have their slurmctld on one
-    host.
-    """
+    """Change it when /usr/local cannot be written, or two slurmctlds share a host."""
     command_timeout: Seconds = 60.0
     """Change it when slurmctld needs longer than a minute for a list when it is busiest."""
     client: Client = Client.CLI
@@ -124,9 +120,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quota_cooldown: Seconds = 1800.0
     """Change it when your quota is raised, or freed by others of the account, within minutes."""
     cooldown_max: Seconds = 3600.0
-    """Change it when an offer that refused often should be asked again sooner, or left alone for
-    longer.
-    """
+    """Change it when an offer that refused often should be asked sooner, or later."""
     grace: Seconds = 120.0
     """Change it when a machine that nobody needs should end sooner, or power-ups reach slurmctld
     late because it is very busy.
@@ -136,9 +130,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fail to boot.
     """
     boot_cooldown: Seconds = 3600.0
-    """Change it when nobody is there to mend a pool within the hour, or its cause passes by itself
-    sooner.
-    """
+    """Change it when nobody mends a pool within the hour, or its cause passes sooner."""
     heartbeat_stale: Seconds = 120.0
     """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile` is longer
     than two minutes.
@@ -198,9 +190,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     longer than a week.
     """
     interruption_loss: Seconds = 1800.0
-    """Change it when `ranking` has `risk`, and jobs lose more or less by an interruption than half
-    an hour.
-    """
+    """Change it when `ranking` has `risk`, and an interruption costs jobs more or less."""
     partial_jobs: bool = False
     """Change it when large jobs often get only a part of their nodes and the machines would soon
     be needed again.
@@ -208,9 +198,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_booting: Count | None = None
     """Change it when machines that boot at once overload a file server, a registry or the cloud."""
     stopped: Annotated[int, Meta(ge=0)] = 0
-    """Change it when a start from disk is faster than a new machine, and its disk costs less than
-    the wait.
-    """
+    """Change it when a start from disk is faster, and the disk costs less than the wait."""
     stopped_price: Annotated[float, Meta(ge=0)] = 0.0
     """Change it when the cloud charges for disks of stopped machines."""
     slurmd_port: Port | None = None

@@ -23,9 +23,7 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     not paid for weeks.
     """
     default_time: SlurmTime | None = None
-    """Change it when users forget `--time` and their jobs would be taken to be too long to
-    schedule well.
-    """
+    """Change it when users forget `--time`, and their jobs count as very long."""
 
     @property
     def anybody(self) -> bool:
@@ -37,8 +35,7 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whom slurm-elasticd answers what ``status`` and ``explain`` ask, and who may act."""
 
     operators: tuple[str, ...] = ()
-    """Change it when people other than root and SlurmUser should pause, limit, drain and replace.
-    """
+    """Change it when others than root and SlurmUser should pause, limit, drain and replace."""
     viewers: tuple[str, ...] = ()
     """Change it when people should see all jobs, machines and costs and change nothing."""
     socket: str | None = None

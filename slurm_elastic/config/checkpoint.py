@@ -58,14 +58,11 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     queue: str | None = None
-    """Change it when EventBridge fills a queue with interruptions, which is sooner than asking
-    EC2.
-    """
+    """Change it when EventBridge fills a queue, which is sooner than asking EC2."""
     cloud: str | None = None
     """Change it when another account than the first AWS cloud's reads the queue."""
     clouds: bool = True
-    """Change it when queue or agents tell all notices already and calls to the clouds are scarce.
-    """
+    """Change it when queue or agents tell all notices, and calls to the clouds are scarce."""
     every: Seconds = 5.0
     """Change it when a cloud throttles calls (longer), or its notices leave less than two minutes
     (shorter).
@@ -129,9 +126,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     }
 
     policy: str = "first_of(on_notice, daly)"
-    """Change it when jobs lose more at a crash than you like, or saves take more time than they
-    are worth.
-    """
+    """Change it when jobs lose too much at a crash, or saves cost more than they are worth."""
     method: str = "none"
     """Change it when most jobs should be saved without a word of their users."""
     at_limit: OrNone = "on_request"
@@ -141,8 +136,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     know sooner whether saving works.
     """
     unsavable: str = "warn"
-    """Change it when jobs that cannot be saved should not run on machines that may be taken away.
-    """
+    """Change it when jobs that cannot be saved should not run on spot machines."""
     tcp: str = KEEP
     """Change it when jobs of CRIU keep connections that they can open again."""
     directory: str | None = None
@@ -158,8 +152,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     begin too late.
     """
     slack: Seconds = 5.0
-    """Change it when saves end later than predicted, such as on a file system whose speed varies.
-    """
+    """Change it when saves end later than predicted: the speed of the file system varies."""
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     prices: PriceSettings = field(default_factory=PriceSettings)
     signal: SignalSettings = field(default_factory=SignalSettings)

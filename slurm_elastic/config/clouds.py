@@ -174,9 +174,7 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Mebibytes
     """Change it when the type has another size of memory."""
     price: float
-    """Change it when the price on demand changes; of your own machines it is power and
-    depreciation.
-    """
+    """Change it when the price on demand changes (own machines: power, depreciation)."""
     gres: dict[str, Count] = field(default_factory=dict)
     """Change it when the type has GPUs or other devices."""
 

@@ -37,14 +37,11 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slurm_keys: str | None = None
     """Change it when the site authenticates by auth/slurm."""
     user: str = "root"
-    """Change it when images do not let root in by SSH; this user must have sudo without a
-    password.
-    """
+    """Change it when images do not let root in: this user has sudo without a password."""
     port: Port = 22
     """Change it when sshd of the machines listens on another port."""
     host_key: str = CONSOLE
-    """Change it when the cloud shows no console, so that all machines have the key of their image.
-    """
+    """Change it when the cloud shows no console: all machines have their image's key."""
     target: str | None = None
     """Change it when munge or Slurm on your image reads its key from another place."""
 
@@ -106,14 +103,11 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     routes: tuple[str, ...] = ()
     """Change it when machines need other hosts of the site: file servers, licence servers."""
     mtu: Annotated[int, Meta(ge=576, le=9000)] = 1380
-    """Change it when packets on the way to a cloud are smaller than usual, and large transfers
-    hang.
-    """
+    """Change it when packets on the way are smaller than usual, and large transfers hang."""
     clouds: tuple[str, ...] = ()
     """Change it when only some clouds have no route to the head."""
     enrol: Enrol | None = None
-    """Change it when the cloud's console is slow, or shown to people who must not enrol machines.
-    """
+    """Change it when the cloud's console is slow, or others may read it."""
     node_ports: tuple[Port, ...] = ()
     """Change it when machines should reach each other on some ports only."""
     interface: str = "wg-se"
@@ -125,9 +119,7 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     firewall: Firewall | None = None
     """Change it when the head's ports can be reached from networks that you do not trust."""
     ports: tuple[Port, ...] = (6817,)
-    """Change it when slurmctld listens elsewhere, or machines need other services of the head,
-    such as NFS.
-    """
+    """Change it when slurmctld listens elsewhere, or machines need NFS or more of the head."""
     trusted: tuple[str, ...] = ()
     """Change it when the firewall is on: the site's own nodes and login nodes are named here."""
 
@@ -155,30 +147,22 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     head: str | None = None
     """Change it when machines should be told where the head is, instead of by your image."""
     template: str | None = None
-    """Change it when your image needs other steps to become a node than the shipped program does.
-    """
+    """Change it when your image becomes a node by other steps than the shipped program's."""
     heartbeat_timeout: Seconds = 900.0
     """Change it when an outage of the head may last longer than a quarter of an hour without
     machines ending themselves.
     """
     stop_command: str = "shutdown -h now"
-    """Change it when `shutdown` does not end the machine on your image, or does not end its bill.
-    """
+    """Change it when `shutdown` does not end your image's machine, or not its bill."""
     metadata_for_jobs: bool = False
-    """Change it when jobs need the cloud's metadata service, such as for an instance role's
-    credentials.
-    """
+    """Change it when jobs need the credentials of an instance role, or other metadata."""
     ssh: Ssh | None = None
     check: str | None = None
-    """Change it when machines are sometimes bad (GPUs, file systems) and jobs should not run
-    there.
-    """
+    """Change it when machines may be bad (GPUs, file systems), and jobs should keep off them."""
     check_timeout: Seconds = 60.0
     """Change it when the check needs longer than a minute."""
     wipe: tuple[str, ...] = ()
     """Change it when users' files should not stay on a machine that the next user gets."""
     cloud_init: CloudInit = CloudInit.ONCE
-    """Change it when settings of cloud-init on your image must run at each boot of a stopped
-    machine.
-    """
+    """Change it when cloud-init on your image has work at each boot of a stopped machine."""
     network: Network | None = None

@@ -47,18 +47,14 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     predictions fit.
     """
     windows: tuple[str, ...] = ()
-    """Change it when machines should start only at some times of the day, such as when power is
-    cheap.
-    """
+    """Change it when machines should start only at some times, such as when power is cheap."""
 
 
 class PoolPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pool's own."""
 
     min_idle: Annotated[int, Meta(ge=0)] = 0
-    """Change it when jobs of this pool must start at once, and a machine kept for them is worth
-    its price.
-    """
+    """Change it when jobs must start at once, and a machine kept for them is worth its price."""
 
 
 class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,14 +37,11 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     id: str | None = None
     """Change it when the pool should start from exactly this image until somebody names another."""
     name: str | None = None
-    """Change it when the pool should start from the newest image of a name, as a build makes them.
-    """
+    """Change it when the pool should start from the newest image of a name, as builds make."""
     os: str | None = None
     """Change it when images are chosen by their tags and the pool needs this system."""
     version: str | None = None
-    """Change it when images are chosen by their tags and the pool needs this version of the
-    system.
-    """
+    """Change it when images are chosen by their tags and the pool needs this version of it."""
     software: tuple[str, ...] = ()
     """Change it when images are chosen by their tags and the pool's jobs need this software."""
 
@@ -220,15 +217,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     """Change it when more or fewer machines should run at a time."""
     spot: int | None = None
-    """Change it when so many interruptions at once would hurt, or the account's spot quota is
-    lower.
-    """
+    """Change it when so many interruptions at once would hurt, or the spot quota is lower."""
     on_demand: int | None = None
     """Change it when machines at the full price should be fewer than all."""
     dollars_per_hour: float | None = None
-    """Change it when the site may spend more or less in an hour; a public cloud stays shut without
-    it.
-    """
+    """Change it when the site may spend more or less; without it public clouds stay shut."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):

@@ -53,8 +53,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     zones: tuple[str, ...] = ()
     """Change it when fewer zones should be used than there are subnets."""
     security_groups: tuple[str, ...] = ()
-    """Change it when the VPC's default group does not let the head and machines reach each other.
-    """
+    """Change it when the VPC's default group keeps head and machines from each other."""
     key_name: str | None = None
     """Change it when people should log in to machines by SSH."""
     instance_profile: str | None = None
@@ -66,9 +65,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     strategy: Strategy = Strategy.RUN
     """Change it when large bursts on many types should be one call (`fleet`)."""
     allocation: Allocation = Allocation.PRICE
-    """Change it when your own ranking should decide within a fleet, instead of EC2's price and
-    capacity.
-    """
+    """Change it when your ranking should decide in a fleet, not EC2's price and capacity."""
     launch_template: str | None = None
     """Change it when your site keeps disks, metadata options or tenancy in a template."""
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)

@@ -33,9 +33,7 @@ class LibvirtHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     uri: str = "qemu:///system"
     """Change it when the host is another one, reached by SSH or TLS."""
     cpus: Cpus | None = None
-    """Change it when machines should not have all CPUs of the host, or may have more than there
-    are.
-    """
+    """Change it when machines should not have all CPUs of the host, or more than it has."""
     memory: Mebibytes | None = None
     """Change it when the host itself needs more than a tenth of its memory, or less."""
 
@@ -66,9 +64,7 @@ class LibvirtCloud(
     network: str = "default"
     """Change it when machines should be in another network of libvirt, such as a bridge."""
     domain: str | None = None
-    """Change it when machines need other devices, firmware or CPU than the usual domain has, such
-    as GPUs.
-    """
+    """Change it when machines need other devices (GPUs), firmware or CPU than usual."""
     virtualization: Virtualization = Virtualization.KVM
     """Change it when the hosts have no KVM."""
     user_data: str | None = None

@@ -48,9 +48,7 @@ class OpenNebulaCloud(
     pending_limit: Seconds = 60.0
     """Change it when the scheduler places machines in rounds longer than a minute."""
     listing_lag: Seconds | None = None
-    """Change it when the front end's database or what is before it answers later than after a
-    minute.
-    """
+    """Change it when the front end, or what is before it, answers after more than a minute."""
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
     """Change it when images come from another account."""
     image_datastore: Annotated[int, Meta(ge=0)] = 1

@@ -47,9 +47,7 @@ class OpenStackCloud(
     networks: tuple[str, ...] = ()
     """Change it when the project has several networks, of which nova would take all."""
     security_groups: tuple[str, ...] = ()
-    """Change it when the project's default group does not let the head and machines reach each
-    other.
-    """
+    """Change it when the project's default group keeps head and machines from each other."""
     key_name: str | None = None
     """Change it when people should log in to machines by SSH."""
     zones: tuple[str, ...] = ()
