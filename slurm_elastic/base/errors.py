@@ -106,6 +106,11 @@ class ProviderError(SlurmElasticError):
         self.message = bounded(message)
         super().__init__(f"{cloud}: {code}: {self.message}")
 
+    @property
+    def refusal(self) -> str:
+        """The cloud's word and message, where it is plain which cloud it is."""
+        return f"{self.code}: {self.message}"
+
 
 class CapacityError(ProviderError):
     """The offer has no machines at the moment."""

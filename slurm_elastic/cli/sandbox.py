@@ -217,7 +217,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _cloud_lines(state: View) -> Iterator[str]:
-    from slurm_elastic.sandbox.runner import ALIVE
+    from slurm_elastic.sandbox.seen import ALIVE
 
     for m in (m for m in state.machines if m.state in ALIVE):
         left = f" taken in {m.interruption.deadline - state.now:.0f} s" if m.interruption else ""

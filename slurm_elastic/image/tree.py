@@ -117,19 +117,19 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
             f"Debian {debian} has Slurm {found or 'none'}, the head {slurm}: name another release "
             "of Debian in the recipe (debian:), or a source of packages of that release (sources:)"
         )
-    _lay_over(recipe, tree)
-    _copy_users(recipe.users, tree)
+    lay_over(recipe, tree)
+    copy_users(recipe.users, tree)
     if booted:
-        _mask(tree)
-        _plug_less(tree)
-        _name_once(tree)
-        _add_login(tree)
+        mask(tree)
+        plug_less(tree)
+        name_once(tree)
+        add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
     _run_additions(recipe, tree)
     if booted:
-        _settle(tree)
-    _clean(recipe, tree)
+        settle(tree)
+    clean(recipe, tree)
     return found
 
 
@@ -160,7 +160,7 @@ def check_files(recipe: Recipe) -> None:
         require({"ansible-playbook": "ansible"})
 
 
-def _lay_over(recipe: Recipe, tree: Path) -> None:
+def lay_over(recipe: Recipe, tree: Path) -> None:
     if recipe.files:
         # A link that is there is replaced, and nothing is written to where it leads.
         words = ["cp", "-a", "--no-preserve=ownership", "--remove-destination"]
@@ -175,7 +175,7 @@ def _lay_over(recipe: Recipe, tree: Path) -> None:
             rooted.target(tree, line.split()[1]).mkdir(parents=True, exist_ok=True)
 
 
-def _mask(tree: Path) -> None:
+def mask(tree: Path) -> None:
     """The site's own file of such a name stays, and its ``run`` may unmask the unit."""
     places = [_SYSTEMD / "system" / unit for unit in _NEEDLESS]
     places += [_generator(name) for name in _GENERATORS]
@@ -189,7 +189,7 @@ def _generator(name: str) -> PurePosixPath:
     return _SYSTEMD / "system-generators" / f"systemd-{name}-generator"
 
 
-def _plug_less(tree: Path) -> None:
+def plug_less(tree: Path) -> None:
     """The release's own line, with less for it to do."""
     unit = rooted.target(tree, f"usr/lib/systemd/system/{_COLDPLUG}")
     lines = [x for x in unit.read_text(encoding="utf-8").splitlines() if "udevadm trigger" in x]
@@ -201,7 +201,7 @@ def _plug_less(tree: Path) -> None:
     rooted.write(tree, f"{_SYSTEMD}/system/{_COLDPLUG}.d/slurm-elastic.conf", text)
 
 
-def _copy_users(names: tuple[str, ...], tree: Path) -> None:
+def copy_users(names: tuple[str, ...], tree: Path) -> None:
     """Their lines of passwd, and their groups with them as members; nobody gets a password."""
     for name in names:
         one = pwd.getpwnam(name)
@@ -215,7 +215,7 @@ def _copy_users(names: tuple[str, ...], tree: Path) -> None:
             _add_line(shadow, f"{name}:!*:19000:0:99999:7:::", "")
 
 
-def _add_login(tree: Path) -> None:
+def add_login(tree: Path) -> None:
     """The user of the cloud's key pair, before cloud-init makes one: /home may be the site's own
     homes, where its keys would belong to whoever has that number there, who could then be root.
     """
@@ -277,7 +277,7 @@ def _run_additions(recipe: Recipe, tree: Path) -> None:
         run([*words, recipe.ansible], HOME="/root")
 
 
-def _name_once(tree: Path) -> None:
+def name_once(tree: Path) -> None:
     """Its host name is told by cloud-init and by joining; DHCP's has a service start at each boot.
     The network is as cloud-init has netplan write it.
     """
@@ -285,7 +285,7 @@ def _name_once(tree: Path) -> None:
     rooted.write(tree, str(place), "[DHCPv4]\nUseHostname=false\n")
 
 
-def _settle(tree: Path) -> None:
+def settle(tree: Path) -> None:
     """Does what a first boot would do for the packages and the site's additions."""
     for name, table in _GENERATORS.items():
         link = rooted.entry(tree, _generator(name))
@@ -296,7 +296,7 @@ def _settle(tree: Path) -> None:
         rooted.write(tree, f"{place}/.updated", "")
 
 
-def _clean(recipe: Recipe, tree: Path) -> None:
+def clean(recipe: Recipe, tree: Path) -> None:
     for unit in ("slurmd.service", "munge.service"):
         rooted.entry(tree, f"{_WANTS}/{unit}").unlink(missing_ok=True)
     if not any(_is_there(tree, f"{place}/lvm") for place in ("usr/sbin", "sbin")):

@@ -399,6 +399,21 @@ class Finding(Struct, frozen=True, kw_only=True):
     expected: str = ""
     advice: str = ""
 
+    @staticmethod
+    def ok(what: str, found: str) -> Finding:
+        """As it should be."""
+        return Finding(what=what, level=Level.OK, found=found)
+
+    @staticmethod
+    def note(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+        """Worth a look."""
+        return Finding(what=what, level=Level.NOTE, found=found, expected=expected, advice=advice)
+
+    @staticmethod
+    def wrong(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+        """To be put right."""
+        return Finding(what=what, level=Level.WRONG, found=found, expected=expected, advice=advice)
+
 
 class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.

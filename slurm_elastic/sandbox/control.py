@@ -11,8 +11,7 @@ from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.runner import ALIVE
-from slurm_elastic.sandbox.seen import Seen
+from slurm_elastic.sandbox.seen import ALIVE, Seen
 
 ONE_PREFIX = "one-"
 ONE_RUNNING = (3, 3)

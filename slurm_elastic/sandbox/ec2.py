@@ -17,17 +17,19 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.signals import on_end
 from slurm_elastic.providers.base.prices.trace import load_trace
-from slurm_elastic.sandbox import (
-    ec2_moto,
-)
+from slurm_elastic.sandbox import ec2_moto
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
 from slurm_elastic.sandbox.ec2_front import Front
-from slurm_elastic.sandbox.ec2_http import HOST, announce, handler
 from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.steering import HOST, announce
+
+if TYPE_CHECKING:
+    from werkzeug.serving import WSGIRequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +50,35 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
         cloud.prices.replay(load_trace(prices), speed, time.time())
     front = Front(cloud, ec2_moto.application())
     try:
-        server = make_server(HOST, port, front, threaded=True, request_handler=handler())
+        server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     threading.Thread(target=front.reap_until_stopped, daemon=True).start()
     # shutdown waits for the loop that this very thread runs, so another one has to call it.
     on_end(lambda: threading.Thread(target=server.shutdown).start())
-    announce(directory, server.server_port)
+    announce(directory / "ec2", server.server_port)
     try:
         server.serve_forever()
     finally:
         front.stop()
         server.server_close()
+
+
+def _handler() -> type[WSGIRequestHandler]:
+    """How werkzeug serves the requests."""
+    from werkzeug.serving import WSGIRequestHandler
+
+    class Quiet(WSGIRequestHandler):
+        """Requests are counted, not printed."""
+
+        def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
+            log.debug("http %s " + message, type, *args)
+
+        def connection_dropped(self, error: BaseException, environ: object = None) -> None:  # noqa: ARG002
+            # Werkzeug would keep the connection open for the client's next request.
+            self.close_connection = True
+
+    return Quiet
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,21 +11,18 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.aws.tags import FleetNodeNames
 from slurm_elastic.sandbox import ec2_quotas
+from slurm_elastic.sandbox.ec2_api import Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
-from slurm_elastic.sandbox.ec2_spot import Event
-
-if TYPE_CHECKING:
-    from slurm_elastic.sandbox.ec2_api import Call
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +36,14 @@ class Interruption(Struct, frozen=True):
 
     announced: float
     deadline: float
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Maintenance that is scheduled for a machine; ``not_before`` is Unix time."""
+
+    code: str
+    description: str
+    not_before: float
 
 
 class MachineView(Struct, frozen=True, kw_only=True):

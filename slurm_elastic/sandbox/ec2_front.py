@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox import (
     ec2_control,
     ec2_events,
@@ -49,7 +47,7 @@ from slurm_elastic.sandbox.ec2_faults import (
 )
 from slurm_elastic.sandbox.ec2_spot import told_xml
 from slurm_elastic.sandbox.spec import IMAGE
-from slurm_elastic.sandbox.steering import PREFIX
+from slurm_elastic.sandbox.steering import PREFIX, Answer, steered
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +59,8 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
+Service = Callable[[str, Environ, bytes], Answer]
+"""What serves the actions of one service, each with its request and its body."""
 
 
 _S3 = "/s3/aws4_request"
@@ -70,14 +70,6 @@ _IMAGE = elements(
     imageId=IMAGE, imageState="available", name="emulated machine", platformDetails="Linux/UNIX"
 )
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
-
-
-class Answer(Struct, frozen=True):
-    """The answer to the client."""
-
-    status: int
-    body: bytes
-    type: str = "text/xml;charset=UTF-8"
 
 
 class _Launch(Struct, frozen=True):
@@ -123,8 +115,10 @@ class Front:
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
         self._imports = ec2_images.Imports()
         self._services = {
-            ec2_quotas.TARGET: self._quota,
-            ec2_pricelist.TARGET: self._price_list,
+            ec2_quotas.TARGET: self._json(lambda b: ec2_quotas.told(b, self.cloud.quotas)),
+            ec2_pricelist.TARGET: self._json(
+                lambda b: ec2_pricelist.told(b, self.cloud.listed_prices)
+            ),
             ec2_events.TARGET: self._queues,
         }
 
@@ -153,18 +147,16 @@ class Front:
         self._stopped.set()
 
     def _control(self, method: str, path: str, body: bytes) -> Answer:
-        name = path.removeprefix(PREFIX)
-        try:
-            with self._lock:
-                if name == "reset":
-                    self._tokens.clear()
-                    self._fleets.clear()
-                    self._imports = ec2_images.Imports()
-                result = ec2_control.carry_out(self.cloud, method, name, body, self._clock())
-        except SandboxError as error:
-            text = msgspec.json.encode({"error": str(error)})
-            return Answer(400, text, "application/json")
-        return Answer(200, msgspec.json.encode(result), "application/json")
+        name, now = path.removeprefix(PREFIX), self._clock()
+        with self._lock:
+            if name == "reset":
+                self._tokens.clear()
+                self._fleets.clear()
+                self._imports = ec2_images.Imports()
+            request = (method, name, body)
+            return steered(
+                ec2_control.ORDERS, self.cloud, request, now, lambda: self.cloud.view(now)
+            )
 
     def _served(self, environ: Environ, body: bytes) -> Answer:
         """By the service that the request names; EC2's have no name there."""
@@ -190,16 +182,20 @@ class Front:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
 
-    def _price_list(self, action: str, _environ: Environ, body: bytes) -> Answer:
-        """Another service, too."""
-        with self._lock:
-            self.cloud.calls[action] += 1
-            told = ec2_pricelist.told(body, self.cloud.listed_prices)
-        fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
-        error = fault.error("") if fault else None
-        if error is not None:
-            return Answer(error.status, ec2_quotas.error_json(error), ec2_quotas.JSON)
-        return Answer(200, told, ec2_quotas.JSON)
+    def _json(self, told: Callable[[bytes], bytes | Ec2Error]) -> Service:
+        """Another service of Amazon's, whose errors have another form."""
+
+        def serve(action: str, _environ: Environ, body: bytes) -> Answer:
+            with self._lock:
+                self.cloud.calls[action] += 1
+                answer = told(body)
+            fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
+            answer = (fault.error("") if fault else None) or answer
+            if isinstance(answer, Ec2Error):
+                return Answer(answer.status, ec2_quotas.error_json(answer), ec2_quotas.JSON)
+            return Answer(200, answer, ec2_quotas.JSON)
+
+        return serve
 
     def _queues(self, action: str, environ: Environ, body: bytes) -> Answer:
         """SQS, of which no fault and no limit of EC2's is."""
@@ -220,19 +216,6 @@ class Front:
         self._strike(Target(action=action), Stage.ENTRY)
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
-
-    def _quota(self, action: str, _environ: Environ, body: bytes) -> Answer:
-        """Another service of Amazon's, whose errors have another form."""
-        with self._lock:
-            self.cloud.calls[action] += 1
-            told = ec2_quotas.told(body, self.cloud.quotas)
-        target = Target(action=action)
-        fault = self.cloud.faults.take(target, Stage.ENTRY)
-        error = fault.error("") if fault else None
-        result = error or told
-        if isinstance(result, bytes):
-            return Answer(200, result, ec2_quotas.JSON)
-        return Answer(result.status, ec2_quotas.error_json(result), ec2_quotas.JSON)
 
     def _target(self, call: Call) -> Target:
         target = call.target

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, timestamp
-
-if TYPE_CHECKING:
-    from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
+from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
 
 _LINUX = "Linux/UNIX"
 LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
@@ -78,14 +73,6 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
     token = str(end) if end < len(quotes) else ""
     inner = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{elements(nextToken=token)}"
     return answer_xml(call.action, inner)
-
-
-class Event(Struct, frozen=True, kw_only=True):
-    """Maintenance that is scheduled for a machine; ``not_before`` is Unix time."""
-
-    code: str
-    description: str
-    not_before: float
 
 
 def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import slurm_elastic
 from slurm_elastic.machine import nodeproc
+from slurm_elastic.sandbox import control
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.spec import cloud_of
 
@@ -51,9 +52,6 @@ def start(layout: Layout, machine: nodeproc.Machine) -> None:
 
 def shut_down(layout: Layout, name: str) -> None:
     """The machine of that id powers itself off."""
-    # Here and not above: the module imports the runner, which imports this one.
-    from slurm_elastic.sandbox import control
-
     saved = layout.read()
     if name.startswith(control.ONE_PREFIX):
         control.one_control(saved).shut_down([int(name.removeprefix(control.ONE_PREFIX))])

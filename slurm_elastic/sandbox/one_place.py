@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.sandbox.one_cloud import (
     DONE,
@@ -11,8 +13,26 @@ from slurm_elastic.sandbox.one_cloud import (
     Vm,
     order_from,
 )
-from slurm_elastic.sandbox.one_control import Place
 from slurm_elastic.sandbox.one_template import ParseError, parse
+
+
+class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine put there as it is; an older one of that id is forgotten. ``template`` and
+    ``extra`` are texts in oned's form; with ``host`` it is deployed there.
+    """
+
+    id: int
+    name: str = "vm"
+    uid: int = 0
+    state: int = 3
+    lcm: int = 3
+    template: int | None = None
+    extra: str = ""
+    user_template: dict[str, str] | None = None
+    host: int | None = None
+    held: bool = False
+    locked: bool = False
+    began: float | None = None
 
 
 def place(cloud: Cloud, wanted: Place, now: float) -> Vm:

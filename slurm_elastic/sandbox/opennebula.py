@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import threading
 import time
@@ -22,7 +21,6 @@ from xml.parsers.expat import ExpatError
 from xml.sax.saxutils import escape
 
 import msgspec
-from msgspec import Struct
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.signals import on_end
@@ -30,11 +28,10 @@ from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import DELAYED, PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
-from slurm_elastic.sandbox.steering import PREFIX
+from slurm_elastic.sandbox.steering import HOST, PREFIX, Answer, announce, steered
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
 PATH = "/RPC2"
 INSTANTIATE = ("one.template.instantiate", "one.vm.allocate")
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<methodResponse>\n'
@@ -50,14 +47,6 @@ _ERRORS = {
     FaultKind.INTERNAL: _INTERNAL,
     FaultKind.INTERNAL_AFTER: _INTERNAL,
 }
-
-
-class Answer(Struct, frozen=True):
-    """The answer to the client."""
-
-    status: int
-    body: bytes
-    type: str = "text/xml"
 
 
 class Front:
@@ -77,13 +66,11 @@ class Front:
 
     def control(self, method: str, name: str, body: bytes) -> Answer:
         """One order of ``one_control``."""
-        try:
-            with self._lock:
-                self.cloud.advance(self._clock())
-                result = one_control.carry_out(self, method, name, body, self._clock())
-        except SandboxError as error:
-            return Answer(400, msgspec.json.encode({"error": str(error)}), "application/json")
-        return Answer(200, msgspec.json.encode(result), "application/json")
+        with self._lock:
+            now = self._clock()
+            self.cloud.advance(now)
+            request = (method, name, body)
+            return steered(one_control.ORDERS, self, request, now, lambda: one_control.view(self))
 
     def rpc(self, body: bytes) -> Answer:
         """One XML-RPC call. ConnectionError where a fault drops the connection."""
@@ -232,21 +219,12 @@ def serve(directory: Path, port: int, world: World) -> None:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     # shutdown waits for the loop that this very thread runs, so another one has to call it.
     on_end(lambda: threading.Thread(target=server.shutdown).start())
-    _announce(directory, server.server_port)
+    announce(directory / "one", server.server_port)
     try:
         server.serve_forever(poll_interval=0.1)
     finally:
         front.stop()
         server.server_close()
-
-
-def _announce(directory: Path, port: int) -> None:
-    place = directory / "one"
-    place.mkdir(parents=True, exist_ok=True)
-    draft = place / "ready.new"
-    draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
-    draft.replace(place / "ready")
-    log.info("emulated OpenNebula ready url=http://%s:%d%s", HOST, port, PATH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

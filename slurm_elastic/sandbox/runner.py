@@ -19,10 +19,10 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import on_end
 from slurm_elastic.machine.nodeproc import Machine
-from slurm_elastic.sandbox import machine_agent
+from slurm_elastic.sandbox import control, machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
-from slurm_elastic.sandbox.seen import Seen
+from slurm_elastic.sandbox.seen import ALIVE, Seen
 from slurm_elastic.sandbox.spec import cloud_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 PERIOD = 0.25
 EC2_PREFIX = "i-"
-ALIVE = frozenset({"pending", "running"})
 
 
 class Runner:
@@ -126,7 +125,6 @@ def _powered(
     spec = saved.spec
     if spec.image and prefix == EC2_PREFIX:
         # Here and not above: most sandboxes do without.
-        from slurm_elastic.sandbox import control
         from slurm_elastic.sandbox.hypervisor import Hypervisor
 
         endpoint = f"http://127.0.0.1:{saved.ports.ec2}"
@@ -136,8 +134,6 @@ def _powered(
 
 def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
     """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
-    from slurm_elastic.sandbox import control
-
     if cloud_of(saved.spec, "aws"):
         ec2 = control.control(saved)
         yield EC2_PREFIX, lambda: control.seen(ec2)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_elastic.config import Cluster, Config, configfile
 from slurm_elastic.providers.base.ownership import ownership_of
-from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.convert import Server
-from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.instances import Servers
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.seen import Seen
@@ -30,15 +29,9 @@ def sources(layout: Layout) -> Iterator[tuple[str, Callable[[], Sequence[Seen]]]
 def _source(
     cloud: OpenStackCloud, cluster: Cluster, config: Config
 ) -> Callable[[], Sequence[Seen]]:
-    opened: list[Api] = []
-
-    def call(service: str, method: str, path: str, body: object = None) -> object:
-        with translated(cloud.name):
-            if not opened:
-                opened.append(Api(cloud))
-            return opened[0].call(service, method, path, body)
-
-    servers = Servers(cloud.name, ownership_of(cloud, cluster, config), call, cloud.threads)
+    servers = Servers(
+        cloud.name, ownership_of(cloud, cluster, config), Project(cloud).call, cloud.threads
+    )
     return lambda: tuple(_seen(cloud.name, one) for one in servers.live())
 
 

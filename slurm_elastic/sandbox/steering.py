@@ -1,25 +1,112 @@
-"""The client's end of an emulated cloud's control API: JSON over HTTP on loopback."""
+"""Steering an emulated cloud while it runs: the control API under ``/_sandbox/``, both of its ends.
+
+``GET state`` shows all there is; ``POST NAME`` gives an order, of which each cloud has its own.
+Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
+"""
 
 from __future__ import annotations
 
 import http.client
+import logging
+import os
 import time
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
-from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.base.errors import ConfigError, SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.endpoints import require_loopback
 
+log = logging.getLogger(__name__)
+
 PREFIX = "/_sandbox/"
+HOST = "127.0.0.1"
+
+
+class Answer(Struct, frozen=True):
+    """What an emulated cloud answers to a request."""
+
+    status: int
+    body: bytes
+    type: str = "text/xml;charset=UTF-8"
+
+
+Order = Callable[..., object]
+"""What whoever steers a cloud may have it do: a function of the cloud, the time (Unix) and what the
+order says; what it gives back is answered.
+"""
+
+
+def faults(cloud: Any, _now: float, fault: Fault | None) -> object:  # noqa: ANN401
+    """Something is to go wrong; without a fault nothing any more."""
+    if fault is None:
+        cloud.faults.clear()
+    else:
+        cloud.faults.add(fault)
+    return cloud.faults.standing()
+
+
+def steered(
+    orders: Mapping[str, Order],
+    cloud: object,
+    request: tuple[str, str, bytes],
+    now: float,
+    state: Callable[[], object],
+) -> Answer:
+    """The answer to a ``request`` (method, name, body); 400 where it is wrong."""
+    method, name, body = request
+    if (method, name) == ("GET", "state"):
+        return _shown(state())
+    order = (faults if name == "faults" else orders.get(name)) if method == "POST" else None
+    if order is None:
+        return _refused(f"the control API has no {method} {name!r}")
+    try:
+        said = msgspec.json.decode(body or b"{}", type=_form(order))
+        return _shown(order(cloud, now, **asdict(said)))
+    except SandboxError as error:
+        return _refused(str(error))
+    except (msgspec.ValidationError, msgspec.DecodeError, ConfigError) as error:
+        return _refused(f"{name}: {error}")
+
+
+@cache
+def _form(order: Order) -> type[Struct]:
+    """The body of an order: the function's parameters after the first two."""
+    hints = get_type_hints(order)
+    fields: list[Any] = [
+        (p.name, hints[p.name], *(() if p.default is p.empty else (p.default,)))
+        for p in list(signature(order).parameters.values())[2:]
+    ]
+    return msgspec.defstruct("Form", fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _shown(told: object) -> Answer:
+    return Answer(200, msgspec.json.encode(told), "application/json")
+
+
+def _refused(why: str) -> Answer:
+    return Answer(400, msgspec.json.encode({"error": why}), "application/json")
+
+
+def announce(place: Path, port: int) -> None:
+    """Say that the cloud answers, and where, to whoever waits for the file ``ready``."""
+    place.mkdir(parents=True, exist_ok=True)
+    draft = place / "ready.new"
+    draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
+    draft.replace(place / "ready")
+    log.info("emulated cloud ready name=%s url=http://%s:%d", place.name, HOST, port)
 
 
 class Steering:
-    """Steers the cloud at ``url``; an answer other than 200 carries ``{"error": sentence}``. Every
-    method may raise SandboxError.
-    """
+    """Steers the cloud at ``url``. Every method may raise SandboxError."""
 
     cloud: ClassVar[str]
     """The cloud that it emulates, in words for people."""
@@ -30,13 +117,17 @@ class Steering:
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._timeout = timeout
 
+    def order(self, name: str, **said: Any) -> None:  # noqa: ANN401
+        """Have it carried out."""
+        self._ask("POST", name, said)
+
     def fail(self, fault: Fault) -> None:
         """Have something go wrong."""
-        self._ask("POST", "faults", fault)
+        self.order("faults", fault=fault)
 
     def heal(self) -> None:
         """Have nothing go wrong any more."""
-        self._ask("POST", "faults", {"clear": True})
+        self.order("faults", fault=None)
 
     def wait_ready(self, timeout: float) -> None:
         """Return once it answers; SandboxError if it does not within ``timeout`` seconds."""

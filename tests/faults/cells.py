@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_elastic.testing.matrix import CALLS, FAULTS
+import pytest
+
+from slurm_elastic.testing.bench import Bench
+from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
 
 PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack", "docker", "libvirt")
 BY_LOOKUP = ("opennebula", "openstack")
@@ -47,6 +50,18 @@ def noted() -> Iterator[dict[Cell, str]]:
         path = Path(file)
         before = told(path.read_text()) if path.exists() else {}
         path.write_text(table(before | found) + "\n")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+class Column:
+    """Each fault x each call of the ``provider`` that the fixture ``bench`` is of."""
+
+    def test_no_orphan_no_double_and_a_defined_state(
+        self, bench: Bench, outcomes: dict[Cell, str], provider: str, call: str, fault: str
+    ) -> None:
+        cell = (provider, call, fault)
+        outcomes[cell] = compared(cell, outcome_of(bench, call, fault))
 
 
 def table(outcomes: Mapping[Cell, str], providers: Sequence[str] = PROVIDERS) -> str:

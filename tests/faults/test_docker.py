@@ -8,15 +8,8 @@ import pytest
 from realcloud.docker.engine import Engine
 
 from slurm_elastic.testing.bench import Bench, open_bench
-from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
 from tests.faults.beds import Docker
-from tests.faults.cells import Cell, compared, noted
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> Iterator[dict[Cell, str]]:
-    with noted() as found:
-        yield found
+from tests.faults.cells import Column
 
 
 @pytest.fixture
@@ -25,10 +18,5 @@ def bench(docker_engine: Engine, trixie: str) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("call", CALLS)
-def test_no_orphan_no_double_and_a_defined_state(
-    bench: Bench, outcomes: dict[Cell, str], call: str, fault: str
-) -> None:
-    cell = (Docker.name, call, fault)
-    outcomes[cell] = compared(cell, outcome_of(bench, call, fault))
+@pytest.mark.parametrize("provider", [Docker.name])
+class TestDocker(Column): ...

@@ -84,13 +84,3 @@ def accounted_for(bench: Bench) -> Sequence[str]:
     assert isinstance(bed, Keeping)
     known = {m.instance.id for m in (*bench.ledger.machines(), *bench.ledger.stopped())}
     return sorted(bed.account.alive() - known)
-
-
-def test_without_faults_the_second_job_has_the_first_ones_machines(bench: Bench) -> None:
-    job(bench, 1)
-    bench.until(lambda: served(bench), "the first job")
-    bench.slurm.finish(1)
-    bench.until(lambda: off(bench), "idle machines are stopped")
-    job(bench, 2)
-    bench.until(lambda: served(bench), "the second job")
-    assert [len(some) for some in bench.census.made.values()] == [1, 1]

@@ -16,7 +16,6 @@ from slurm_elastic.providers.aws import images as aws_images
 from slurm_elastic.providers.opennebula import images as one_images
 from slurm_elastic.providers.openstack import catalog as openstack_images
 from slurm_elastic.testing.bench import Bench, open_bench
-from slurm_elastic.testing.matrix import nothing_left
 from tests.faults.keeping_beds import CHEAP, DEAR, DISK, KeepingLibvirt, keeping_beds
 
 CLOUDS = ("aws", "openstack", "opennebula", "libvirt")
@@ -220,11 +219,3 @@ def test_our_own_stop_is_no_notice_and_no_loss(bench: Bench) -> None:
     assert {"stopped", "started"} <= kinds
     assert kinds.isdisjoint({"gone", "terminated", "adopted", "stop-refused"})
     assert bench.ledger.cool_downs(bench.now) == ()
-
-
-def test_in_the_end_nothing_is_left_where_the_pool_keeps_none(bench: Bench) -> None:
-    stopped_once(bench)
-    bench.bed.pool = replace(bench.bed.pool, stopped=0)
-    bench.restart()
-    bench.until(lambda: not bench.bed.off(), "the end of what is kept no more")
-    nothing_left(bench)

@@ -40,7 +40,7 @@ def alice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("alice")
 def test_a_user_comes_with_groups_and_without_a_password(place: Path) -> None:
-    tree._copy_users(("alice", "alice"), place)
+    tree.copy_users(("alice", "alice"), place)
     assert (place / "etc/passwd").read_text() == (
         PASSWD + "alice:x:1234:1234:Alice:/home/alice:/bin/bash\n"
     )
@@ -54,7 +54,7 @@ def test_a_user_whose_number_differs_in_the_image_is_refused(place: Path) -> Non
     with (place / "etc/passwd").open("a") as file:
         file.write("alice:x:999:999::/:/bin/sh\n")
     with pytest.raises(SlurmElasticError, match="1234 on this host and 999 in the image"):
-        tree._copy_users(("alice",), place)
+        tree.copy_users(("alice",), place)
 
 
 @pytest.mark.usefixtures("alice")
@@ -71,15 +71,15 @@ def test_a_number_that_somebody_else_has_in_the_image_is_refused(
     with (place / "etc" / file).open("a") as there:
         there.write(line)
     with pytest.raises(SlurmElasticError, match=whose):
-        tree._copy_users(("alice",), place)
+        tree.copy_users(("alice",), place)
 
 
 def test_units_without_use_on_a_node_are_masked_but_not_the_sites_own(place: Path) -> None:
     units = place / "etc/systemd/system"
     units.mkdir(parents=True)
     (units / "apt-daily.timer").write_text("the site's")
-    tree._mask(place)
-    tree._mask(place)
+    tree.mask(place)
+    tree.mask(place)
     assert (units / "apt-daily.timer").read_text() == "the site's"
     assert (units / "apt-daily-upgrade.timer").readlink() == Path("/dev/null")
 
@@ -89,7 +89,7 @@ def _settled(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(apt, "in_tree", lambda _, command: asked.append(command))
     for name in ("etc", "var"):
         (place / name).mkdir(exist_ok=True)
-    tree._settle(place)
+    tree.settle(place)
     return asked
 
 
@@ -97,7 +97,7 @@ def test_generators_without_use_are_masked_unless_the_site_has_their_table(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "etc/systemd/system").mkdir(parents=True)
-    tree._mask(place)
+    tree.mask(place)
     (place / "etc/crypttab").write_text("scratch /dev/vdb /dev/urandom\n")
     _settled(place, monkeypatch)
     masked = {one.name for one in (place / "etc/systemd/system-generators").iterdir()}
@@ -115,7 +115,7 @@ def test_the_sites_users_are_made_in_the_image_and_not_looked_for_at_each_boot(
 
 def test_no_locale_is_generated_and_bookworms_cloud_init_takes_it_for_valid(place: Path) -> None:
     """By its schema a locale is a text; these are the texts that mean none."""
-    tree._lay_over(Recipe(), place)
+    tree.lay_over(Recipe(), place)
     told = yaml.safe_load((place / "etc/cloud/cloud.cfg.d/80_slurm-elastic.cfg").read_text())
     assert told["locale"] in ("off", "0", "no", "false")
 
@@ -124,7 +124,7 @@ def test_udev_goes_through_fewer_devices_by_the_releases_own_line(place: Path) -
     unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=-udevadm trigger --type=all --action=add --new=option\n")
-    tree._plug_less(place)
+    tree.plug_less(place)
     text = (place / "etc/systemd/system" / f"{unit.name}.d/slurm-elastic.conf").read_text()
     first, second = (x for x in text.splitlines() if x.startswith("ExecStart=-"))
     assert first.startswith("ExecStart=-udevadm trigger --type=devices --action=add --new=option ")
@@ -136,7 +136,7 @@ def test_udev_goes_through_all_devices_of_a_release_that_does_it_otherwise(place
     unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=udevadm trigger a\nExecStart=udevadm trigger b\n")
-    tree._plug_less(place)
+    tree.plug_less(place)
     assert not (place / "etc/systemd/system" / f"{unit.name}.d").exists()
 
 
@@ -146,7 +146,7 @@ def test_the_login_is_a_user_of_the_system_whose_home_is_not_below_home(
     """/home may be the site's own homes, in which others could have its number."""
     asked: list[str] = []
     monkeypatch.setattr(apt, "in_tree", lambda _, command: asked.append(command))
-    tree._add_login(place)
+    tree.add_login(place)
     assert [words.split()[:2] for words in asked] == [["useradd", "--system"]]
     assert "--home-dir /var/lib/debian" in asked[0]
 
@@ -157,7 +157,7 @@ def test_a_login_that_the_site_has_itself_stays(
     with (place / "etc/passwd").open("a") as file:
         file.write("debian:x:1000:1000::/home/debian:/bin/bash\n")
     monkeypatch.setattr(apt, "in_tree", lambda *_: pytest.fail("nothing is to be added"))
-    tree._add_login(place)
+    tree.add_login(place)
 
 
 def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> None:
@@ -170,7 +170,7 @@ def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> 
     for name in (*gone, "etc/ssh/sshd_config", "etc/machine-id", "var/log/dpkg.log"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("x")
-    tree._clean(Recipe(), place)
+    tree.clean(Recipe(), place)
     assert [name for name in gone if (place / name).exists()] == []
     assert (place / "etc/ssh/sshd_config").exists()
     assert (place / "etc/machine-id").read_text() == ""
@@ -182,7 +182,7 @@ def test_snapshots_of_lvm_are_looked_for_at_boots_where_there_is_lvm(place: Path
     for name in filter(None, (link, place / lvm if lvm else None)):
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("")
-    tree._clean(Recipe(), place)
+    tree.clean(Recipe(), place)
     assert link.exists() is bool(lvm)
 
 
@@ -194,7 +194,7 @@ def test_mounts_have_their_places_and_files_lie_over_what_was_there(
     (files / "etc" / "passwd").write_text(PASSWD)
     (files / "etc" / "motd").write_text("hello\n")
     recipe = Recipe(files=str(files), mounts=("head:/home /data/home nfs defaults 0 0",))
-    tree._lay_over(recipe, place)
+    tree.lay_over(recipe, place)
     assert (place / "etc/motd").read_text() == "hello\n"
     assert (place / "data/home").is_dir()
     assert (place / "etc/fstab").read_text() == "head:/home /data/home nfs defaults 0 0\n"
@@ -237,11 +237,11 @@ def test_nothing_of_the_host_is_removed_or_written_where_an_images_links_lead(
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).symlink_to(elsewhere / "file" if name in files else elsewhere)
     recipe = Recipe(mounts=("h:/ /data/home nfs 0",), munge_key=str(tmp_path / "key"))
-    tree._lay_over(recipe, place)
-    tree._mask(place)
-    tree._name_once(place)
-    tree._settle(place)
-    tree._clean(recipe, place)
+    tree.lay_over(recipe, place)
+    tree.mask(place)
+    tree.name_once(place)
+    tree.settle(place)
+    tree.clean(recipe, place)
     monkeypatch.setattr(disk, "grub_core", lambda _: pytest.fail("the disk follows"))
     with pytest.raises(pytest.fail.Exception, match="the disk follows"):
         disk.write_raw(place, tmp_path / "disk", 64)
@@ -257,7 +257,7 @@ def test_users_are_added_to_the_images_own_passwd(
     inner.mkdir(parents=True)
     (place / "etc/passwd").rename(inner / "passwd")
     (place / "etc/passwd").symlink_to(elsewhere / "passwd")
-    tree._copy_users(("alice",), place)
+    tree.copy_users(("alice",), place)
     assert untouched(elsewhere)
     assert "alice:x:1234" in (inner / "passwd").read_text()
 
@@ -269,7 +269,7 @@ def test_files_laid_over_replace_links_and_are_not_written_where_these_lead(
     (place / "etc/localtime").symlink_to(elsewhere / "file")
     (tmp_path / "files/etc").mkdir(parents=True)
     (tmp_path / "files/etc/localtime").write_text("the site's")
-    tree._lay_over(Recipe(files=str(tmp_path / "files")), place)
+    tree.lay_over(Recipe(files=str(tmp_path / "files")), place)
     assert untouched(elsewhere)
     assert (place / "etc/localtime").read_text() == "the site's"
     assert not (place / "etc/localtime").is_symlink()
@@ -282,7 +282,7 @@ def test_files_laid_over_are_roots(place: Path, tmp_path: Path) -> None:
     (files / "program").write_text("")
     os.chown(files / "program", 65534, 65534)
     (files / "program").chmod(0o750)
-    tree._lay_over(Recipe(files=str(files)), place)
+    tree.lay_over(Recipe(files=str(files)), place)
     found = (place / "program").stat()
     assert (found.st_uid, found.st_mode & 0o777) == (0, 0o750)
 

@@ -15,7 +15,7 @@ from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY
-from slurm_elastic.sandbox.runner import ALIVE
+from slurm_elastic.sandbox.seen import ALIVE
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from msgspec import Struct
 
-from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import Finding, Level, Limits, Market, Pool
-from slurm_elastic.providers.aws.errors import translated
+from slurm_elastic.model.cluster import Finding, Limits, Market, Pool
+from slurm_elastic.providers.aws.client import other_service
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import affordable, most, size
 
@@ -133,35 +130,28 @@ def _machines(limits: Limits, market: Market) -> int | None:
 def examine(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
     """A finding for each quota that the pools need. The right to read them is not a must."""
     wanted = demands(settings, pools)
+    known = {CODES[d.family, d.market]: d for d in wanted if (d.family, d.market) in CODES}
     for demand in wanted:
         if (demand.family, demand.market) not in CODES:
-            yield _unknown(demand)
-    known = [d for d in wanted if (d.family, d.market) in CODES]
+            expected = f"{demand.most} vCPUs for pool {', '.join(demand.pools)}"
+            advice = "see Service Quotas in the console, service Amazon EC2"
+            found = "a quota of its own, which is not looked up"
+            yield Finding.note(demand.shown, found, expected, advice)
     if not known:
         return
     try:
-        with translated(settings.name):
-            quotas = _read(settings, [CODES[d.family, d.market] for d in known])
+        with other_service(settings, "service-quotas", settings.region) as client:
+            quotas = {code: _value(client, code) for code in known}
     except ProviderError as error:
-        yield _unreadable(error)
+        advice = (
+            "allow servicequotas:GetServiceQuota and GetAWSDefaultServiceQuota to see them, or "
+            "compare limits with them by hand; a launch beyond one is refused and cools its market "
+            "down"
+        )
+        yield Finding.note("vCPU quotas", f"cannot be read: {error.refusal}", advice=advice)
         return
-    for demand in known:
-        yield _compared(demand, quotas[CODES[demand.family, demand.market]])
-
-
-def _read(settings: AwsCloud, codes: Iterable[str]) -> Mapping[str, float]:
-    session: Any = boto3.session.Session(profile_name=settings.profile, region_name=settings.region)
-    limits = Config(
-        connect_timeout=settings.timeout / 10,
-        read_timeout=settings.timeout,
-        retries={"total_max_attempts": 2, "mode": "standard"},
-    )
-    client = session.client("service-quotas", endpoint_url=settings.endpoint, config=limits)
-    bound_boto(client, settings.timeout * 2)
-    try:
-        return {code: _value(client, code) for code in codes}
-    finally:
-        client.close()
+    for code, demand in known.items():
+        yield _compared(demand, code, quotas[code])
 
 
 def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at run time
@@ -174,51 +164,23 @@ def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at 
     return float(answer["Quota"]["Value"])
 
 
-def _compared(demand: Demand, quota: float) -> Finding:
-    code = CODES[demand.family, demand.market]
-    found = f"{quota:g} vCPUs ({code})"
-    pools = ", ".join(demand.pools)
+def _compared(demand: Demand, code: str, quota: float) -> Finding:
+    found, pools = f"{quota:g} vCPUs ({code})", ", ".join(demand.pools)
     raise_it = (
         f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "
         f"--quota-code {code} --desired-value {demand.most}"
     )
     if quota < demand.least:
-        return Finding(
-            what=demand.shown,
-            level=Level.WRONG,
-            found=f"{found}: not one machine of pool {pools} can start",
-            expected=f"{demand.least} at least, and {demand.most} for all of them",
-            advice=f"{raise_it}; or take the market out of the pool",
-        )
+        found = f"{found}: not one machine of pool {pools} can start"
+        expected = f"{demand.least} at least, and {demand.most} for all of them"
+        advice = f"{raise_it}; or take the market out of the pool"
+        return Finding.wrong(demand.shown, found, expected, advice)
     if quota < demand.most:
-        return Finding(
-            what=demand.shown,
-            level=Level.NOTE,
-            found=found,
-            expected=f"{demand.most}, which pool {pools} could ask for at once; all else that the "
-            "account runs counts, too",
-            advice=f"{raise_it}; or lower the cloud's limits: what is above is refused by EC2",
+        expected = (
+            f"{demand.most}, which pool {pools} could ask for at once; all else that the account "
+            "runs counts, too"
         )
-    found += f"; pool {pools} could ask for {demand.most} at most"
-    return Finding(what=demand.shown, level=Level.OK, found=found)
-
-
-def _unknown(demand: Demand) -> Finding:
-    return Finding(
-        what=demand.shown,
-        level=Level.NOTE,
-        found="a quota of its own, which is not looked up",
-        expected=f"{demand.most} vCPUs for pool {', '.join(demand.pools)}",
-        advice="see Service Quotas in the console, service Amazon EC2",
-    )
-
-
-def _unreadable(error: ProviderError) -> Finding:
-    return Finding(
-        what="vCPU quotas",
-        level=Level.NOTE,
-        found=f"cannot be read: {error.code}: {error.message}",
-        advice="allow servicequotas:GetServiceQuota and GetAWSDefaultServiceQuota to see them, or "
-        "compare limits with them by hand; a launch beyond one is refused and cools its "
-        "market down",
-    )
+        advice = f"{raise_it}; or lower the cloud's limits: what is above is refused by EC2"
+        return Finding.note(demand.shown, found, expected, advice)
+    most = f"pool {pools} could ask for {demand.most} at most"
+    return Finding.ok(demand.shown, f"{found}; {most}")

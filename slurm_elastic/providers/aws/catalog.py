@@ -104,6 +104,7 @@ class Offers:
         dearest: tuple[float, str] | None,
     ) -> Offer:
         told, where = dearest or (None, "")
+        rates = self._settings.interruption_rates
         return Offer(
             cloud=self._settings.name,
             location=self._settings.location,
@@ -115,7 +116,7 @@ class Offers:
             memory=shape.memory,
             gres=shape.gres,
             on_demand_price=shape.price,
-            interruption_rate=self._rate(name, market),
+            interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
             reference_price=told,
             reference=f"spot in {where}" if where else "",
         )
@@ -125,9 +126,6 @@ class Offers:
         on after the region's (``us-west-2-lax-1a``).
         """
         return zone[:-1] == self._settings.region
-
-    def _rate(self, name: str, market: Market) -> float:
-        return self._settings.interruption_rates.get(name, 0.0) if market is Market.SPOT else 0.0
 
     def _usable_zones(self) -> tuple[str, ...]:
         """The settings' zones, or the subnets', or (asked once) the region's."""

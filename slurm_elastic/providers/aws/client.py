@@ -166,6 +166,22 @@ def open_client(settings: AwsCloud, config: Config) -> EC2Client:
     return client
 
 
+@contextlib.contextmanager
+def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
+    """A client of another service than EC2, for as long as it is needed; errors translated."""
+    session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)
+    limits = Config(
+        connect_timeout=settings.timeout / 10,
+        read_timeout=settings.timeout,
+        retries={"total_max_attempts": 2, "mode": "standard"},
+    )
+    with translated(settings.name):
+        client = session.client(name, endpoint_url=settings.endpoint, config=limits)
+        bound_boto(client, settings.timeout * 2)
+        with contextlib.closing(client):
+            yield client
+
+
 def _require_ours(cloud: str, env: Mapping[str, str]) -> None:
     """AuthError where another could have written a file that the SDK reads: it may name a program
     to be run (``credential_process``).

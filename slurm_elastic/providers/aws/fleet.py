@@ -30,14 +30,13 @@ from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import (
-    MISMATCH,
     NO_TEMPLATE,
     THROTTLES,
     named,
     refusal,
     sentence,
 )
-from slurm_elastic.providers.aws.instances import Machines
+from slurm_elastic.providers.aws.instances import Machines, earlier
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.templates import Templates
@@ -99,22 +98,8 @@ class Fleet:
                 raise
             return found
         except ClientError as error:
-            return self._earlier(spec, nodes, error)
+            return earlier(self._settings.name, error, lambda: self._placed(spec, nodes, {}))
         return self._placed(spec, nodes, self._told(spec, answer))
-
-    def _earlier(
-        self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
-    ) -> Sequence[Instance]:
-        """The machines that the token's first call started, where the settings have changed in
-        between.
-        """
-        if error.response.get("Error", {}).get("Code", "") != MISMATCH:
-            raise error
-        found = self._placed(spec, nodes, {})
-        if not found:
-            text = "an earlier call of this launch differed, and its machines cannot be seen yet"
-            raise TransientError(self._settings.name, MISMATCH, text) from error
-        return found
 
     def settle(self, records: Sequence[Record]) -> Sequence[Instance]:
         """Give those of the records a node that have waited for long: the answer to their launch
@@ -267,7 +252,7 @@ class Fleet:
         self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
     ) -> Sequence[Instance]:
         seen = {i.id: i for i in self._visible(spec, nodes)}
-        self._machines.ours.update(told)
+        self._machines.ours.ids.update(told)
         places, unknown = self._assign(nodes, seen, {**seen, **told})
         age = self._clock() - (decided(spec.generation) or self._clock())
         if unknown and age < _FORGOTTEN:

@@ -59,7 +59,7 @@ def _looked(profile: str | None, place: Place) -> Found | None:
     try:
         return _with_settings(one, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
     except ProviderError as error:
-        return unusable(one, f"{error.code}: {error.message[:160]}")
+        return unusable(one, f"{error.refusal[:160]}")
 
 
 def _with_settings(one: Found, profile: str | None, region: str, endpoint: str | None) -> Found:

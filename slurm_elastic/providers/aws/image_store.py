@@ -69,7 +69,9 @@ class AmiImages:
             number = self._register(file, snapshot)
             say(f"image {number} registered of {snapshot}")
         self._await(number)
-        request = {"Resources": [number], "Tags": tag_list(self._tags(file))}
+        marks = image_marks(file, self._cluster)
+        marks |= {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        request = {"Resources": [number], "Tags": tag_list(marks)}
         self._api.send("create_tags", request)
         return _image(self._described(number))
 
@@ -80,10 +82,6 @@ class AmiImages:
     def start_of(self, pool: Pool) -> str:
         """As machines are started."""
         return self._found.of(pool)
-
-    def _tags(self, file: ImageFile) -> dict[str, str]:
-        marks = image_marks(file, self._cluster)
-        return {**marks, OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
 
     def _registered(self, file: ImageFile, snapshot: str | None) -> str | None:
         """Our image whose disk the snapshot is. ProviderError where another one has the name, which

@@ -7,7 +7,6 @@ Only images of ``image_owners`` count: anybody may publish an AMI with any name.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,7 @@ from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, s
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.kept import Kept
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,7 @@ class Images:
     def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._kept: dict[ImageChoice, tuple[float, str]] = {}
-        self._products: dict[str, tuple[float, str]] = {}
+        self._kept = Kept(monotonic)
 
     def of(self, pool: Pool) -> str:
         """The image's id; ProviderError where none fits."""
@@ -50,16 +47,11 @@ class Images:
             return self._settings.image
         if choice.id is not None:
             return choice.id
-        with self._lock:
-            since, image = self._kept.get(choice, (float("-inf"), ""))
-        if self._monotonic() - since < FRESH:
-            return image
-        found = self._look(choice)
-        if found.id != image:
+        before = self._kept.last(choice, None)
+        found: Candidate = self._kept.of(choice, FRESH, lambda: self._look(choice))
+        if before is None or found.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, found.id, found.name)  # fmt: skip
-        with self._lock:
-            self._kept[choice] = self._monotonic(), found.id
         return found.id
 
     def product(self, pool: Pool) -> str:
@@ -68,14 +60,9 @@ class Images:
             image = self.of(pool)
         except ProviderError:
             return LINUX  # nothing starts from it, which the launch will say
-        with self._lock:
-            since, known = self._products.get(image, (float("-inf"), LINUX))
-        if self._monotonic() - since < FRESH:
-            return known
-        found = self._sold_as(image) or known
-        with self._lock:
-            self._products[image] = self._monotonic(), found
-        return found
+        known = self._kept.last(image, LINUX)
+        sold: str = self._kept.of(image, FRESH, lambda: self._sold_as(image) or known)
+        return sold
 
     def _sold_as(self, image: str) -> str | None:
         try:

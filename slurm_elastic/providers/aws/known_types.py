@@ -10,15 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import boto3
 import msgspec
-from botocore.config import Config
 
-from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.policies.repair.list_plausibility import price_in
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import Api, other_service
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.rate_limit import pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -74,19 +71,8 @@ def _gpus(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def _prices(settings: AwsCloud) -> dict[str, float]:
     """By type, $/h of Linux on demand in the region."""
     region = _PRICES_AT.get(settings.region.partition("-")[0], "us-east-1")
-    session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)
-    limits = Config(
-        connect_timeout=settings.timeout / 10,
-        read_timeout=settings.timeout,
-        retries={"total_max_attempts": 2, "mode": "standard"},
-    )
-    client = session.client("pricing", endpoint_url=settings.endpoint, config=limits)
-    bound_boto(client, settings.timeout * 2)
-    try:
-        with translated(settings.name):
-            return dict(_priced(_products(client, settings)))
-    finally:
-        client.close()
+    with other_service(settings, "pricing", region) as client:
+        return dict(_priced(_products(client, settings)))
 
 
 def _products(client: Any, settings: AwsCloud) -> Iterator[str]:  # noqa: ANN401 - boto3's

@@ -123,7 +123,8 @@ class Notices:
         return found
 
     def _ours(self, ids: Collection[str]) -> Collection[str]:
-        if not self._machines.ours.union(self._foreign).issuperset(ids):
+        known = self._machines.ours.ids
+        if not (known | self._foreign).issuperset(ids):
             self._learn()
-            self._foreign.update(set(ids) - self._machines.ours)
-        return self._machines.ours.intersection(ids)
+            self._foreign.update(set(ids) - known)
+        return known.intersection(ids)

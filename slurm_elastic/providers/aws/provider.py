@@ -16,7 +16,6 @@ from botocore.exceptions import ClientError
 from msgspec import structs
 
 from slurm_elastic.base.errors import (
-    CapacityError,
     InstanceNotFound,
     ProviderError,
     TransientError,
@@ -43,11 +42,10 @@ from slurm_elastic.providers.aws import (
 from slurm_elastic.providers.aws.catalog import Offers
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.errors import MISMATCH
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws.images import Images
-from slurm_elastic.providers.aws.instances import Machines
+from slurm_elastic.providers.aws.instances import Machines, earlier
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
@@ -56,6 +54,7 @@ from slurm_elastic.providers.aws.stops import Stopping
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
 from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.user_data import read_parts
@@ -117,21 +116,22 @@ class AwsProvider:
         """One call for each 1000 nodes; a later one that is refused makes it partial."""
         if not spec.nodes:
             return ()
+        start = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
         started: list[Instance] = []
+        refusal: ProviderError | None = None
         for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):
             try:
-                machines = self._start(spec, nodes, number)
+                machines = start(spec, nodes, number)
             except TransientError:
                 raise
             except ProviderError as error:
-                if not started:
-                    raise
-                log.info("launch is partial generation=%s error=%s", spec.generation, error)
+                refusal = error
                 break
             started += machines
             if len(machines) < len(nodes):
                 break
-        return self._standing(spec, started)
+        alive = [i for i in started if i.state is not InstanceState.TERMINATED]
+        return launched(self.name, spec, alive, refusal)
 
     def instances(self) -> Sequence[Instance]:
         """Found by tag, in pages of 1000; one that EC2 took is told once."""
@@ -184,13 +184,7 @@ class AwsProvider:
         self._stopping.start(instance)
 
     def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
-        wanted = list(dict.fromkeys(ids))
-        if not self._machines.ours.issuperset(wanted):
-            self._listed()
-        for instance_id in wanted:
-            if instance_id not in self._machines.ours:
-                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
-        return [i for i in wanted if i in self._machines.ours]
+        return self._machines.ours.named(ids, self._listed, done)
 
     def console(self, instance: str) -> str:
         """The machine's console output. Machines without Nitro show it some minutes late."""
@@ -219,8 +213,7 @@ class AwsProvider:
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Image, subnets, security groups, clock, quotas and rights."""
         return (
-            *preflight.examine(self._api, self._settings, pools, self._clock),
-            *preflight.chosen_images(self._images, pools),
+            *preflight.examine(self._api, self._settings, pools, self._images, self._clock),
             *site_template.examine(self._site, self._settings),
             *capacity.examine(self._settings, pools),
             *rights.examine(
@@ -256,10 +249,6 @@ class AwsProvider:
 
     # launching
 
-    def _start(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
-        strategy = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
-        return strategy(spec, nodes, number)
-
     def _run(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = requests.run_instances(
@@ -274,28 +263,8 @@ class AwsProvider:
         try:
             answer = self._api.send("run_instances", request, len(nodes))
         except ClientError as error:
-            return self._earlier(spec, nodes, error)
+            return earlier(self.name, error, lambda: self._started(spec, nodes))
         return self._machines.read(answer["Instances"])
 
-    def _earlier(
-        self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
-    ) -> Sequence[Instance]:
-        """The machines that the token's first call started, where the settings have changed in
-        between.
-        """
-        if error.response.get("Error", {}).get("Code", "") != MISMATCH:
-            raise error
-        found = [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]
-        if not found:
-            text = "an earlier call of this launch differed, and its machines cannot be seen yet"
-            raise TransientError(self.name, MISMATCH, text) from error
-        return found
-
-    def _standing(self, spec: LaunchSpec, started: Sequence[Instance]) -> Sequence[Instance]:
-        """The machines that are not gone yet; CapacityError where none is left."""
-        alive = [i for i in started if i.state is not InstanceState.TERMINATED]
-        if not alive:
-            text = f"{len(alive)} of {len(started)} machines started are left"
-            raise CapacityError(self.name, "MachinesGone", text)
-        place = {node: n for n, node in enumerate(spec.nodes)}
-        return sorted(alive, key=lambda i: place.get(i.node, len(place)))
+    def _started(self, spec: LaunchSpec, nodes: Sequence[str]) -> Sequence[Instance]:
+        return [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]

@@ -71,6 +71,7 @@ def run_instances(
     is the content of the site's own template, where it has one.
     """
     tags = tags_of(spec, nodes, cluster, settings.name)
+    listed = ",".join(node_tags(nodes).values())
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
     request: dict[str, object] = {
         "ImageId": settings.image,
@@ -82,7 +83,7 @@ def run_instances(
         # A machine that powers itself off (dead-man switch) must not go on costing its disk.
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": metadata_over(site or {}),
-        "UserData": _user_data(spec, nodes, cluster, parts),
+        "UserData": compose(facts_of(cluster, spec), listed, parts, USER_DATA),
     }
     if settings.launch_template is not None:
         request["LaunchTemplate"] = site_template(settings.launch_template)
@@ -92,12 +93,6 @@ def run_instances(
 
 def _spot(spec: LaunchSpec) -> bool:
     return spec.offer.market is Market.SPOT
-
-
-def _user_data(
-    spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, parts: tuple[str, ...]
-) -> bytes:
-    return compose(facts_of(cluster, spec), ",".join(node_tags(nodes).values()), parts, USER_DATA)
 
 
 def site_template(which: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from msgspec import Struct, field, structs
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Finding, LaunchSpec, Level, Market, Offer, Pool
+from slurm_elastic.model.cluster import Finding, LaunchSpec, Market, Offer, Pool
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
@@ -66,70 +66,47 @@ def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
             continue
         yield finding
         if not granted:
-            yield Finding(
-                what="rights",
-                level=Level.NOTE,
-                found=f"no other is tried: that of {attempt.shown} was not answered as a dry run",
-                advice="put that right first",
-            )
+            found = f"no other is tried: that of {attempt.shown} was not answered as a dry run"
+            yield Finding.note("rights", found, advice="put that right first")
             return
     if granted:
-        yield Finding(what="rights", level=Level.OK, found=f"granted: {', '.join(granted)}")
+        yield Finding.ok("rights", f"granted: {', '.join(granted)}")
 
 
 def _tried(api: Api, attempt: Attempt) -> Finding | None:
     """None where the right is there."""
+    what = f"right to {attempt.shown}"
     try:
         api.send(attempt.operation, {**attempt.request, "DryRun": True})
     except AuthError as error:
-        return _refused(attempt, error)
+        return _refused(what, attempt, error)
     except InstanceNotFound:
         return None  # rights are looked at first
     except TransientError as error:
-        return _other(attempt, error, Level.NOTE, "ask again later")
+        return Finding.note(what, error.refusal, advice="ask again later")
     except ProviderError as error:
         if error.code == GRANTED:
             return None
         if error.code in NO_TEMPLATE:
             # Ours are made with the first launch, and EC2 reads them to know what is to be done.
-            return _other(attempt, error, Level.NOTE, "look again when a machine has been launched")
-        return _other(
-            attempt, error, Level.WRONG, "put right in the cloud's settings what it names"
-        )
+            advice = "look again when a machine has been launched"
+            return Finding.note(what, error.refusal, advice=advice)
+        advice = "put right in the cloud's settings what it names"
+        return Finding.wrong(what, error.refusal, advice=advice)
     text = "an answer as if it had been carried out: this service knows no dry runs"
-    return Finding(what=_what(attempt), level=Level.NOTE, found=text)
+    return Finding.note(what, text)
 
 
-def _what(attempt: Attempt) -> str:
-    return f"right to {attempt.shown}"
-
-
-def _refused(attempt: Attempt, error: ProviderError) -> Finding:
-    found = f"refused: {error.code}: {error.message}"
+def _refused(what: str, attempt: Attempt, error: ProviderError) -> Finding:
+    found = f"refused: {error.refusal}"
     allow = f"allow ec2:{attempt.action} to the daemon's credentials (slurm-elastic iam render aws)"
     if attempt.optional:
-        advice = f"{allow}; without it {attempt.optional}"
-        return Finding(what=_what(attempt), level=Level.NOTE, found=found, advice=advice)
+        return Finding.note(what, found, advice=f"{allow}; without it {attempt.optional}")
     if attempt.unsure:
-        return Finding(
-            what=_what(attempt),
-            level=Level.NOTE,
-            found=f"{found} (of a machine that does not exist, as none of ours does now)",
-            advice="no wonder where the policy asks for our tags: look again when a machine runs",
-        )
-    return Finding(
-        what=_what(attempt),
-        level=Level.WRONG,
-        found=found,
-        expected="the right to it",
-        advice=allow,
-    )
-
-
-def _other(attempt: Attempt, error: ProviderError, level: Level, advice: str) -> Finding:
-    return Finding(
-        what=_what(attempt), level=level, found=f"{error.code}: {error.message}", advice=advice
-    )
+        found = f"{found} (of a machine that does not exist, as none of ours does now)"
+        advice = "no wonder where the policy asks for our tags: look again when a machine runs"
+        return Finding.note(what, found, advice=advice)
+    return Finding.wrong(what, found, "the right to it", allow)
 
 
 def attempts(

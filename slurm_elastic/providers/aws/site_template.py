@@ -5,16 +5,17 @@ replaces all of the template's ("RunInstances", LaunchTemplate), and tags add up
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.base.errors import AuthError, ProviderError
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.model.cluster import Finding
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import SITE_TAGS
+from slurm_elastic.providers.base.kept import Kept
+from slurm_elastic.providers.base.preflight import Look
 
 log = logging.getLogger(__name__)
 
@@ -30,23 +31,17 @@ class SiteTemplate:
     def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._data: Data | None = None
-        self._since = float("-inf")
+        self._kept = Kept(monotonic)
 
     def data(self) -> Data:
         """Its content, empty where the site has none; ProviderError where it cannot be read."""
-        with self._lock:
-            if self._data is None or self._monotonic() - self._since >= FRESH:
-                self._data = self._read(self._settings.launch_template)
-                self._since = self._monotonic()
-            return self._data
+        which = self._settings.launch_template
+        data: Data = self._kept.of(which, FRESH, lambda: self._read(which))
+        return data
 
     def forget(self) -> None:
         """Read it anew."""
-        with self._lock:
-            self._data = None
+        self._kept.forget()
 
     def if_readable(self) -> Data:
         """Its content; as it was where it cannot be read any more, and empty where it never could:
@@ -55,8 +50,7 @@ class SiteTemplate:
         try:
             return self.data()
         except ProviderError as error:
-            with self._lock:
-                last = self._data
+            last: Data | None = self._kept.last(self._settings.launch_template, None)
             kept = "not kept" if last is None else "those of before"
             log.warning("launch template's metadata options and placement are %s "
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
@@ -90,34 +84,20 @@ def examine(template: SiteTemplate, settings: AwsCloud) -> Iterator[Finding]:
     if settings.launch_template is None:
         return
     what = f"launch template {settings.launch_template}"
-    try:
+
+    def tags() -> Iterator[Finding]:
         tagged = template.data().get("TagSpecifications", ())
-    except AuthError as error:
-        yield Finding(
-            what=what,
-            level=Level.NOTE,
-            found=f"cannot be looked at: {error.code}: {error.message}",
-            advice="allow ec2:DescribeLaunchTemplateVersions: a launch then keeps its metadata "
-            "options and placement",
-        )
-        return
-    except ProviderError as error:
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"{error.code}: {error.message}",
-            expected="a launch template of this region",
-            advice="correct clouds[].launch_template",
-        )
-        return
-    most = max((len(one.get("Tags", ())) for one in tagged), default=0)
-    if most <= SITE_TAGS:
-        yield Finding(what=what, level=Level.OK, found=f"there, with {most} tags of its own")
-        return
-    yield Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{most} tags of its own",
-        expected=f"{SITE_TAGS} at most: EC2 allows 50 on a machine, and the others are ours",
-        advice="take tags out of the template, or EC2 refuses launches",
-    )
+        most = max((len(one.get("Tags", ())) for one in tagged), default=0)
+        if most <= SITE_TAGS:
+            yield Finding.ok(what, f"there, with {most} tags of its own")
+            return
+        expected = f"{SITE_TAGS} at most: EC2 allows 50 on a machine, and the others are ours"
+        advice = "take tags out of the template, or EC2 refuses launches"
+        yield Finding.wrong(what, f"{most} tags of its own", expected, advice)
+
+    look = Look(rights="", otherwise="correct clouds[].launch_template")
+    yield from look.at(
+        what, "a launch template of this region", tags,
+        "allow ec2:DescribeLaunchTemplateVersions: a launch then keeps its metadata options and "
+        "placement",
+    )  # fmt: skip

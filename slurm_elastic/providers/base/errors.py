@@ -1,8 +1,33 @@
-"""The cause of an exception: SDKs wrap what happened in errors of their own."""
+"""What SDKs raise: as ours, and what it came of, as they wrap what happened in their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from slurm_elastic.base.errors import ProviderError
+
+
+class NoCredentials(Exception):  # noqa: N818 - read as a word
+    """Credentials cannot be used; the text says which and why, without any part of them."""
+
+
+@contextmanager
+def translating(
+    known: Callable[[Exception], ProviderError | None], hidden: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Raise one of ours for what is raised inside and ``known``; all else stays as it is. Nothing
+    of a ``hidden`` one goes on with it: there may be secrets in its text.
+    """
+    try:
+        yield
+    except ProviderError:
+        raise
+    except Exception as error:
+        found = known(error)
+        if found is None:
+            raise
+        raise found from (None if isinstance(error, hidden) else error)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -14,17 +14,29 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Notice,
+    Offer,
+    Pool,
+)
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, left
+from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.offers import typed_offer
-from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import each, failures, require, until_refused
 
 log = logging.getLogger(__name__)
 
@@ -34,41 +46,37 @@ REMOVED_AT_ONCE = 5
 """Ended machines that one look removes at most, as that takes a while."""
 
 
-class Hosted(Protocol):
-    """A machine as its host tells of it. ``half``: it was made and never started."""
+class Tagged(Struct, frozen=True, kw_only=True):
+    """A machine with its ``name`` on its host; ``half``: it was made and never started."""
+
+    machine: Instance
+    name: str
+    host: str
+    half: bool
+    tags: Mapping[str, str]
 
     @property
     def short(self) -> str:
         """Our id of it."""
-
-    @property
-    def host(self) -> str:
-        """The name of its host."""
+        return self.machine.id
 
     @property
     def node(self) -> str:
         """The node that it was made for."""
-
-    @property
-    def generation(self) -> str:
-        """The launch that it is of."""
-
-    @property
-    def half(self) -> bool:
-        """Whether a call that was cut off in between made it."""
+        return self.machine.node
 
     @property
     def ended(self) -> bool:
         """Whether it runs no more, and will not."""
+        return self.machine.state is InstanceState.TERMINATED
 
 
-Machine = TypeVar("Machine", bound=Hosted)
 Kind = TypeVar("Kind", bound=InstanceType)
 Room = tuple[int, str]
 """How many more of a type a host carries, and why no more."""
 
 
-class HostedProvider(ABC, Generic[Machine, Kind]):
+class HostedProvider(ABC, Generic[Kind]):
     """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
 
     def __init__(
@@ -85,32 +93,23 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         self._types = types
         self._threads = settings.threads
         self._cluster = cluster
-        self._ownership = ownership
+        self._known = Ours(settings.name, ownership)
         self._hosts = hosts
         self._clock = clock
         self._lock = threading.Lock()
         self._launching = {host: threading.Lock() for host in hosts.names}
-        self._ours: dict[str, Machine] = {}
+        self._ours: dict[str, Tagged] = {}
         self._ended: dict[str, float] = {}
-        self._unclear: frozenset[str] = frozenset()
 
     @abstractmethod
-    def _rows(self, host: str) -> Sequence[Machine]:
+    def _rows(self, host: str) -> Sequence[Tagged]:
         """All machines there that any cluster of ours has made, the ended ones included."""
 
     @abstractmethod
     def _room(
-        self, host: str, types: Mapping[str, Kind], there: Sequence[Machine]
+        self, host: str, types: Mapping[str, Kind], there: Sequence[Tagged]
     ) -> Mapping[str, Room]:
         """By type, the room beside the machines ``there``, which are all of ours."""
-
-    @abstractmethod
-    def _owner(self, one: Machine) -> str | None:
-        """As ``Ownership.owner``."""
-
-    @abstractmethod
-    def _instance(self, one: Machine) -> Instance:
-        """The machine as all clouds have it."""
 
     @abstractmethod
     def _run(self, spec: LaunchSpec, node: str, kind: Kind) -> None:
@@ -119,11 +118,11 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         """
 
     @abstractmethod
-    def _end(self, one: Machine) -> None:
+    def _end(self, one: Tagged) -> None:
         """Have it run no more. No error where it does not."""
 
     @abstractmethod
-    def _remove(self, one: Machine) -> None:
+    def _remove(self, one: Tagged) -> None:
         """Have nothing of it left. No error where nothing is."""
 
     @abstractmethod
@@ -170,7 +169,7 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         with self._hosts.limited():
             found = [m for rows in self._hosts.everywhere(self._look) for m in rows]
             self._tidy([m for m in found if m.ended])
-            return tuple(self._instance(m) for m in found if not m.ended)
+            return tuple(m.machine for m in found if not m.ended)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End them. An id that was never seen with our marks is left alone; where a host cannot
@@ -183,16 +182,14 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
             unseen = self._unseen(wanted)
             mine = [self._ours[i] for i in wanted if i in self._ours]
             results = each(mine, self._hosts.in_time(self._end_named), self._threads)
-        failed = [e for r in results if (e := r.exception())]
+        failed = failures(results)
         if strangers := [i for i in wanted if i not in self._ours]:
             failed += unseen
             log.warning(
                 "not terminated, %s cloud=%s ids=%s",
                 "as not all hosts answer" if unseen else "gone or not ours", self.name, strangers,
             )  # fmt: skip
-        if failed:
-            # Calls that must be repeated are told before failures that will not pass.
-            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+        require(failed)
 
     def notices(self) -> Sequence[Notice]:
         """None: a host announces no end."""
@@ -210,7 +207,7 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
 
     def _launch(self, spec: LaunchSpec, host: str, kind: Kind) -> Sequence[Instance]:
         there = self._rows(host)
-        mine = [m for m in self._mine(host, there) if m.generation == spec.generation]
+        mine = [m for m in self._mine(there) if m.machine.generation == spec.generation]
         live = {m.node: m for m in mine if not m.ended}
         gone = {m.node for m in mine if m.ended}
         missing = [n for n in spec.nodes if n not in live and n not in gone]
@@ -222,40 +219,16 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         if live or (count and missing):
             # One that was made but not started is of a call that was cut off in between.
             halves = [n for n, m in live.items() if m.half]
-            refused = self._start(spec, kind, [*halves, *missing[:count]])
-            refusal = refused or refusal
-        started = {
-            m.node: m for m in self._look(host) if m.generation == spec.generation and not m.ended
-        }
-        machines = [started[n] for n in spec.nodes if n in started]
-        if not machines:
-            raise refusal or CapacityError(
-                self.name, "MachinesGone", f"{len(gone)} machines of this launch have ended"
-            )
-        if refusal is not None:
-            log.info("launch is partial generation=%s error=%s", spec.generation, refusal)
-        return tuple(self._instance(m) for m in machines)
+            nodes = [*halves, *missing[:count]]
 
-    def _start(self, spec: LaunchSpec, kind: Kind, nodes: Sequence[str]) -> ProviderError | None:
-        """Machines for these nodes; the first refusal. In doubt it raises."""
-        stop = threading.Event()
-
-        def start(item: tuple[int, str]) -> None:
-            place, node = item
-            if stop.is_set() and place >= self._threads:
-                return
-            try:
+            def run(node: str) -> None:
                 self._run(spec, node, kind)
-            except BaseException:
-                stop.set()
-                raise
 
-        results = each(list(enumerate(nodes)), self._hosts.in_time(start), self._threads)
-        failed = [e for r in results if (e := r.exception())]
-        for error in failed:
-            if not isinstance(error, ProviderError) or isinstance(error, TransientError):
-                raise error
-        return next((e for e in failed if isinstance(e, ProviderError)), None)
+            refused = until_refused(nodes, self._hosts.in_time(run), self._threads)[1]
+            refusal = refused or refusal
+        standing = [m.machine for m in self._look(host) if not m.ended and m.node in spec.nodes]
+        machines = [one for one in standing if one.generation == spec.generation]
+        return launched(self.name, spec, machines, refusal)
 
     # reading and ending
 
@@ -264,34 +237,24 @@ class HostedProvider(ABC, Generic[Machine, Kind]):
         if self._ours.keys() >= set(wanted):
             return ()
         hosts = self._hosts.names
-        looks = each(hosts, self._hosts.in_time(self._look), len(hosts))
-        return [e for look in looks if (e := look.exception())]
+        return failures(each(hosts, self._hosts.in_time(self._look), len(hosts)))
 
-    def _look(self, host: str) -> Sequence[Machine]:
-        return self._mine(host, self._rows(host))
+    def _look(self, host: str) -> Sequence[Tagged]:
+        return self._mine(self._rows(host))
 
-    def _mine(self, host: str, there: Sequence[Machine]) -> Sequence[Machine]:
-        owned = [(self._owner(m), m) for m in there]
-        unclear = frozenset(m.short for whose, m in owned if whose == AMBIGUOUS)
-        if unclear - self._unclear:
-            log.error(
-                "machines left alone, any of these clouds may have started them"
-                " host=%s clouds=%s ids=%s",
-                host, ",".join(sorted(self._ownership.clouds)), sorted(unclear),
-            )  # fmt: skip
-        self._unclear |= unclear
-        mine = [m for whose, m in owned if whose == self.name]
+    def _mine(self, there: Sequence[Tagged]) -> Sequence[Tagged]:
+        mine = self._known.among(there, lambda m: m.tags, lambda m: m.short)
         self._ours.update({m.short: m for m in mine})
         return mine
 
-    def _end_named(self, one: Machine) -> None:
+    def _end_named(self, one: Tagged) -> None:
         """A host's words do not always say which machine it is that does not end."""
         try:
             self._end(one)
         except ProviderError as error:
             raise type(error)(self.name, error.code, f"{one.short}: {error.message}") from error
 
-    def _tidy(self, ended: Sequence[Machine]) -> None:
+    def _tidy(self, ended: Sequence[Tagged]) -> None:
         """Remove what has been kept long enough; what cannot be removed now stays till later."""
         now = self._clock()
         with self._lock:

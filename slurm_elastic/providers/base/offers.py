@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model.cluster import Location, Market, Offer, Pool
@@ -41,19 +41,26 @@ def typed_offer(
     )
 
 
+def offers_with(
+    settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
+) -> Sequence[Offer]:
+    """One for each type that the pool takes, in each zone, on each market that both have. ``room``
+    is asked once for a type that is offered; None: the cloud has it not.
+    """
+    zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
+    places = [(z, m) for z in zones for m in pool.markets if m in settings.markets]
+    types, where = settings.shapes, (settings.name, settings.location)
+    names = [n for n in pool.instance_types or types if n in types] if places else []
+    return tuple(
+        typed_offer(where, name, types[name], zone, market, free)
+        for name in names
+        if (free := room(name)) is not None
+        for zone, market in places
+    )
+
+
 def plain_offers(
     settings: CloudSettings, pool: Pool, there: Container[str], free: int | None = None
 ) -> Sequence[Offer]:
-    """One for each type that the pool takes and that is ``there``, in each zone, on each market
-    that both have. ``free`` as of ``Offer``.
-    """
-    types, place = settings.shapes, (settings.name, settings.location)
-    return tuple(
-        typed_offer(place, name, types[name], zone, market, (free, ""))
-        for name in pool.instance_types or types
-        if name in types and name in there
-        for zone in settings.known_zones
-        if not pool.zones or zone in pool.zones
-        for market in pool.markets
-        if market in settings.markets
-    )
+    """The same for types that are ``there``, or not; ``free`` as of ``Offer``."""
+    return offers_with(settings, pool, lambda name: (free, "") if name in there else None)

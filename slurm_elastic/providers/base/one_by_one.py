@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, LaunchSpec
+from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
@@ -72,10 +73,10 @@ class OneByOne:
                 refusal = refusal or error
             elif machine is not None:
                 standing[machine.node] = machine
-        if doubt or not standing:
-            gone = CapacityError(self._cloud, "MachinesGone", "machines of this launch have ended")
-            raise doubt or refusal or gone
-        return tuple(standing[node] for node in spec.nodes if node in standing)
+        if doubt:
+            raise doubt
+        machines = [one for node, one in standing.items() if node in spec.nodes]
+        return launched(self._cloud, spec, machines, refusal)
 
     def _made_for(
         self,

@@ -2,7 +2,7 @@
 
 The tag ``slurm-elastic:cloud`` says so. A machine that an earlier version started has none, and a
 cloud may have been renamed since: then it is the only cloud's there, or else that of its pool.
-Clouds that spell their tags otherwise translate the keys (``tags``).
+Of clouds that spell their tags otherwise the keys are translated before (``marks.Spelling``).
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ class Ownership(Struct, frozen=True, kw_only=True):
     clouds: frozenset[str]
     pools: Mapping[str, str] = field(default_factory=dict)
 
-    def owner(self, tags: Mapping[str, str], keys: Mapping[str, str] | None = None) -> str | None:
-        """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's.
-
-        ``keys`` are the names that the cloud has for ours.
-        """
-        named = keys or {}
-        if tags.get(named.get(CLUSTER, CLUSTER)) != self.cluster:
+    def owner(self, tags: Mapping[str, str]) -> str | None:
+        """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's."""
+        if tags.get(CLUSTER) != self.cluster:
             return None
-        cloud = tags.get(named.get(CLOUD, CLOUD))
+        cloud = tags.get(CLOUD)
         if cloud in self.clouds:
             return cloud
         if len(self.clouds) == 1:
             return next(iter(self.clouds))
-        return self.pools.get(tags.get(named.get(POOL, POOL), ""), AMBIGUOUS)
+        return self.pools.get(tags.get(POOL, ""), AMBIGUOUS)
 
 
 def ownership_of(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Ownership:

@@ -1,35 +1,67 @@
-"""For ``doctor``: a refused call as a finding, and the most that pools could ask for. Pure."""
+"""The form of ``doctor``'s findings about a cloud, and the most that pools could ask for. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from msgspec import Struct
 
 from slurm_elastic.base.errors import AuthError, ProviderError
-from slurm_elastic.model.cluster import Finding, Level, Pool
+from slurm_elastic.model.cluster import Finding, Pool
+
+ANSWER = "an answer: until then nothing of this cloud is repaired"
+"""What is expected of a host that jobs are to be sent to."""
 
 
-def refused(
-    what: str, error: ProviderError, expected: str, *, rights: str, otherwise: str
+class Look(Struct, frozen=True):
+    """A check asks its cloud something, and yields findings or returns what was found in words; any
+    other answer says that the thing is there. One that the cloud refuses is a finding, too, in the
+    cloud's own words, with what to do: ``rights`` where those are missing, ``otherwise`` else.
+    """
+
+    rights: str
+    otherwise: str
+
+    def at(
+        self, what: str, expected: str, check: Callable[[], object], spared: str = ""
+    ) -> Iterator[Finding]:
+        """The findings of a check. ``spared``: the advice where the right to look is all that
+        lacks, and launches go well without it.
+        """
+        try:
+            found = check()
+            if isinstance(found, Iterator):
+                yield from found
+            else:
+                yield Finding.ok(what, found if isinstance(found, str) else "there")
+        except ProviderError as error:
+            lacks = isinstance(error, AuthError)
+            if lacks and spared:
+                yield Finding.note(what, f"cannot be looked at: {error.refusal}", advice=spared)
+                return
+            advice = self.rights if lacks else self.otherwise
+            yield Finding.wrong(what, error.refusal, expected, advice)
+
+
+def quota(
+    what: str, limit: float, unit: str, others: float, bounds: tuple[float, float], advice: str
 ) -> Finding:
-    """Wrong, in the cloud's own words; what to do: ``rights`` where those are missing."""
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{error.code}: {error.message}",
-        expected=expected,
-        advice=rights if isinstance(error, AuthError) else otherwise,
+    """A quota of which others of the account use a part, beside what the pools ask for: ``bounds``
+    are one machine's share at least, and the most for all of them. ``advice``: how it is raised.
+    """
+    least, wish = bounds
+    found = (
+        f"{limit:.12g} {unit}, of which others use {others:.12g}; the pools could ask for "
+        f"{wish:.12g}"
     )
-
-
-def looked(
-    what: str, ask: Callable[[], str], expected: str, *, rights: str, otherwise: str
-) -> Finding:
-    """``ask`` says what was found, or what the cloud refuses: then as of ``refused``."""
-    try:
-        return Finding(what=what, level=Level.OK, found=ask())
-    except ProviderError as error:
-        return refused(what, error, expected, rights=rights, otherwise=otherwise)
+    if limit < least:
+        expected = f"{least:.12g} at least: not one machine can start"
+        return Finding.wrong(what, found, expected, advice)
+    if limit - others < wish:
+        advice = "have it raised, or lower the cloud's limits: jobs beyond it go elsewhere"
+        return Finding.note(what, found, f"{others + wish:.12g}", advice)
+    return Finding.ok(what, found)
 
 
 def size(pool: Pool) -> int:
@@ -47,6 +79,21 @@ def most(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> flo
         machines = None if machines is None else machines - taken
         total += each * taken
     return total
+
+
+def asked(
+    pools: Iterable[Pool], sizes: Mapping[str, float], machines: int | None
+) -> tuple[float, float]:
+    """How much of something the pools ask for, of which a machine of each type takes what ``sizes``
+    says: one machine at least, and all of them at most. Nothing where no pool takes such a type.
+    """
+    known = [
+        (some, size(pool))
+        for pool in pools
+        if (some := [sizes[n] for n in pool.instance_types or sizes if n in sizes])
+    ]
+    least = min((min(some) for some, _ in known), default=0.0)
+    return least, most([(max(some), count) for some, count in known], machines)
 
 
 def affordable(dollars: float | None, machines: Iterable[tuple[float, float]]) -> float:

@@ -14,9 +14,8 @@ from slurm_elastic.base.errors import (
 )
 
 _PASSES = (408, 425, 429)
-_BY_STATUS: dict[int, type[ProviderError]] = {
-    401: AuthError, 403: AuthError, 404: InstanceNotFound, 407: AuthError, 410: InstanceNotFound,
-}  # fmt: skip
+_RIGHTS = (401, 403, 407)
+_GONE = (404, 410)
 _BY_WORDS: dict[str, type[ProviderError]] = {
     r"\bquota|\blimit\b.*\bexceed|\bexceed\w*\b.*\blimit": QuotaError,
     r"\bcapacity\b|no valid host|out of stock|sold out": CapacityError,
@@ -25,12 +24,17 @@ THROTTLED = "HTTP429"
 """The code of a refusal that was given before anything was done (RFC 6585, 4)."""
 
 
-def of_status(cloud: str, status: int, message: str) -> ProviderError:
+def kind_of(status: int) -> type[ProviderError]:
     """5xx and what passes may have taken effect; any other 4xx is a refusal (RFC 9110, 15)."""
-    kind = _BY_STATUS.get(status, ProviderError)
-    if status >= 500 or status in _PASSES:
-        kind = TransientError
-    else:
+    if status in _RIGHTS:
+        return AuthError
+    return TransientError if status >= 500 or status in _PASSES else ProviderError
+
+
+def of_status(cloud: str, status: int, message: str) -> ProviderError:
+    """By the words, too, and of a thing that is gone."""
+    kind = kind_of(status)
+    if kind is not TransientError:
         by_words = (k for words, k in _BY_WORDS.items() if re.search(words, message.lower()))
-        kind = next(by_words, kind)
+        kind = next(by_words, InstanceNotFound if status in _GONE else kind)
     return kind(cloud, f"HTTP{status}", message)

@@ -8,8 +8,9 @@ switched on is never switched off; a host that was seen on, and then off, is nob
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -21,7 +22,6 @@ from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
     LaunchSpec,
-    Level,
     Notice,
     Offer,
     Pool,
@@ -32,7 +32,10 @@ from slurm_elastic.providers.base.marks import MADE, machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.preflight import Look
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION
+
+_REACH = "look at its BMC, the network to it and the credentials"
 
 
 class Power(Protocol):
@@ -107,25 +110,26 @@ class SwitchedHosts:
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Each host: whether it answers, and whether it is somebody else's now."""
         del pools
+        look = Look(_REACH, _REACH)
         try:
             claims = self._claims.all()
         except ProviderError as error:
-            return (_wrong("claims", error),)
+            return (Finding.wrong("claims", error.refusal, "an answer", _REACH),)
+
+        def told(host: str, is_on: Callable[[], bool]) -> Iterator[Finding]:
+            if is_on() and host not in claims:
+                text = "on, and not by us: no job is sent there, and we leave it on"
+                yield Finding.note(f"host {host}", text)
+            else:
+                yield Finding.ok(f"host {host}", "on, ours" if is_on() else "off")
+
         hosts = list(self._settings.hosts)
         answers = each(hosts, self._power.is_on, self._settings.threads)
-        found = []
-        for host, answer in zip(hosts, answers, strict=True):
-            what = f"host {host}"
-            refused = answer.exception()
-            if isinstance(refused, ProviderError):
-                found.append(_wrong(what, refused))
-            elif answer.result() and host not in claims:
-                text = "on, and not by us: no job is sent there, and we leave it on"
-                found.append(Finding(what=what, level=Level.NOTE, found=text))
-            else:
-                text = "on, ours" if answer.result() else "off"
-                found.append(Finding(what=what, level=Level.OK, found=text))
-        return tuple(found)
+        return tuple(
+            one
+            for host, answer in zip(hosts, answers, strict=True)
+            for one in look.at(f"host {host}", "an answer", partial(told, host, answer.result))
+        )
 
     def _make(self, spec: LaunchSpec, host: str) -> Instance:
         if host not in self._settings.hosts:
@@ -205,13 +209,3 @@ def _known(claim: Claim) -> InstanceState:
     if claim.ending:
         return InstanceState.STOPPING
     return InstanceState.RUNNING if claim.seen else InstanceState.PENDING
-
-
-def _wrong(what: str, error: ProviderError) -> Finding:
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{error.code}: {error.message}",
-        expected="an answer",
-        advice="look at its BMC, the network to it and the credentials",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from slurm_elastic.base.units import format_duration
-from slurm_elastic.config.clouds import default_listing_lag
+from slurm_elastic.config.clouds import CloudSettings, default_listing_lag
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.policies.launch.boots import given_up_after
 
@@ -41,3 +41,11 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
     expected = f"{most} a node is given up ({format_duration(round(end, 2))})"
     found = str(format_duration(lag))
     draft.problems.add(("clouds", i, "listing_lag"), found, expected)
+
+
+def check_wait(draft: Draft, i: int, cloud: CloudSettings, key: str) -> None:
+    """A launch that waits for as long as its node has comes too late."""
+    wait, longest = getattr(cloud, key), cloud.resume_timeout or draft.timing("resume_timeout")
+    if longest is not None and wait >= longest:
+        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
+        draft.problems.add(("clouds", i, key), str(format_duration(wait)), expected)

@@ -22,16 +22,12 @@ from docker.tls import TLSConfig
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.bounded import ANSWER, Budget, pieces
-from slurm_elastic.providers.base.errors import causes
+from slurm_elastic.providers.base.errors import NoCredentials, causes
 from slurm_elastic.providers.base.hosts import deadline, left, until
 from slurm_elastic.providers.docker.settings import DockerHost
 
 HEARING = 10.0
 """Seconds in which an engine may say that it refuses our certificate; else it does not."""
-
-
-class NoCredentials(Exception):  # noqa: N818 - read as a word
-    """A file of credentials cannot be used; the text says which and why."""
 
 
 class Client(docker.APIClient):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import docker.errors
 import requests
@@ -22,8 +21,8 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.base.errors import causes
-from slurm_elastic.providers.docker.client import NoCredentials
+from slurm_elastic.providers.base.errors import NoCredentials, causes, translating
+from slurm_elastic.providers.base.statuses import kind_of
 
 NAME_TAKEN = "NameTaken"
 NOT_RUNNING = "NotRunning"
@@ -62,25 +61,12 @@ def classify(status: int | None, message: str) -> tuple[type[ProviderError], str
             return kind, code
     if status is None:
         return TransientError, "NoStatus"
-    if status in (401, 403, 407):
-        return AuthError, f"HTTP{status}"
-    if status >= 500 or status in (408, 429):
-        return TransientError, f"HTTP{status}"
-    return ProviderError, f"HTTP{status}"
+    return kind_of(status), f"HTTP{status}"
 
 
-@contextmanager
-def translated(cloud: str, host: str) -> Iterator[None]:
+def translated(cloud: str, host: str) -> AbstractContextManager[None]:
     """Raise one of ours for what a call to ``host`` raises inside; unknown ones stay."""
-    try:
-        yield
-    except ProviderError:
-        raise
-    except Exception as error:
-        known = _known(cloud, host, error)
-        if known is None:
-            raise
-        raise known from error
+    return translating(lambda error: _known(cloud, host, error))
 
 
 def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:

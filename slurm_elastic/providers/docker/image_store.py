@@ -86,14 +86,12 @@ class EngineImages:
 
     def _import(self, client: Client, file: ImageFile) -> str:
         name, _, tag = _whole(file.name).rpartition(":")
-        changes = [_label(k, v) for k, v in self._labels(file).items()]
+        marks = image_marks(file, self._cluster).items()
+        labels = {key.replace(TAGS, LABELS): value for key, value in marks}
+        labels |= {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        changes = [_label(key, value) for key, value in labels.items()]
         with open(file.path, "rb") as data:
             return str(client.import_image(src=data, repository=name, tag=tag, changes=changes))
-
-    def _labels(self, file: ImageFile) -> dict[str, str]:
-        marks = image_marks(file, self._cluster).items()
-        told = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
-        return {key.replace(TAGS, LABELS): value for key, value in marks} | told
 
 
 def _label(key: str, value: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.cluster import Finding, Level
-from slurm_elastic.providers.base.preflight import looked
+from slurm_elastic.providers.base.preflight import ANSWER, Look
 from slurm_elastic.providers.docker.client import Client
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -19,36 +19,25 @@ def examine(settings: DockerCloud, engines: Engines) -> Sequence[Finding]:
 
 
 def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Finding]:
-    what = f"host {host}"
-    try:
+    reach = Look("look at the engine and the way to it", "look at the engine and the way to it")
+
+    def told() -> str:
         whole = engines.call(host, lambda client: client.info())
-    except ProviderError as error:
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"{error.code}: {error.message}",
-            expected="an answer: until then nothing of this cloud is repaired",
-            advice="look at the engine and the way to it",
-        )
+        return f"engine {whole.get('ServerVersion')}, {whole.get('NCPU')} cpus"
+
+    yield (first := next(reach.at(f"host {host}", ANSWER, told)))
+    if first.level is not Level.OK:
         return
-    found = f"engine {whole.get('ServerVersion')}, {whole.get('NCPU')} cpus"
-    yield Finding(what=what, level=Level.OK, found=found)
-    yield _has(
-        engines, host, f"image {settings.image}", "containers/build, or docker pull, on that host",
-        lambda client: client.inspect_image(settings.image),  # type: ignore[no-untyped-call]
+    things: tuple[tuple[str, str, Callable[[Client], object]], ...] = (
+        (
+            f"image {settings.image}", "containers/build, or docker pull, on that host",
+            lambda client: client.inspect_image(settings.image),  # type: ignore[no-untyped-call]
+        ),
+        (
+            f"network {settings.network}", "docker network create, on that host",
+            lambda client: client.inspect_network(settings.network),
+        ),
     )  # fmt: skip
-    yield _has(
-        engines, host, f"network {settings.network}", "docker network create, on that host",
-        lambda client: client.inspect_network(settings.network),
-    )  # fmt: skip
-
-
-def _has(
-    engines: Engines, host: str, thing: str, advice: str, ask: Callable[[Client], object]
-) -> Finding:
-    def there() -> str:
-        engines.call(host, ask)
-        return "there"
-
-    expected = "there: nothing is pulled or made"
-    return looked(f"{thing} on {host}", there, expected, rights=advice, otherwise=advice)
+    for thing, advice, ask in things:
+        look, expected = Look(advice, advice), "there: nothing is pulled or made"
+        yield from look.at(f"{thing} on {host}", expected, partial(engines.call, host, ask))

@@ -1,4 +1,4 @@
-"""Containers on Docker engines (API 1.41 and later), by the docker SDK.
+"""Taggeds on Docker engines (API 1.41 and later), by the docker SDK.
 
 A container's name is made of the cluster, node and generation, and an engine has a name only once:
 a launch that is repeated, or carried out twice, meets its own containers. A machine that is ended
@@ -19,12 +19,12 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Pool
-from slurm_elastic.providers.base.hosted import HostedProvider, Room, room
+from slurm_elastic.model.cluster import Finding, LaunchSpec, Pool
+from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
+from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.docker import convert, preflight, requests
 from slurm_elastic.providers.docker.client import Client
-from slurm_elastic.providers.docker.convert import Container
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.errors import NAME_TAKEN, NOT_RUNNING
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
@@ -36,7 +36,7 @@ LISTED_LATE = 10.0
 PRINTED_LINES = 500
 
 
-class DockerProvider(HostedProvider[Container, DockerType]):
+class DockerProvider(HostedProvider[DockerType]):
     """One or more engines; see protocols.Provider for the contract. Thread-safe."""
 
     def __init__(
@@ -70,21 +70,15 @@ class DockerProvider(HostedProvider[Container, DockerType]):
             if one is None:
                 return ""
             printed = self._engines.call(
-                one.host, lambda client: client.logs(one.id, tail=PRINTED_LINES)
+                one.host, lambda client: client.logs(one.name, tail=PRINTED_LINES)
             )
         return bytes(printed).decode(errors="replace")
 
     def _ping(self, host: str) -> None:
-        self._engines.call(host, _version)
-
-    def _owner(self, one: Container) -> str | None:
-        return convert.owner(self._ownership, one.labels)
-
-    def _instance(self, one: Container) -> Instance:
-        return convert.instance(one, self._settings)
+        self._engines.call(host, lambda client: client.version())
 
     def _room(
-        self, host: str, types: Mapping[str, DockerType], there: Sequence[Container]
+        self, host: str, types: Mapping[str, DockerType], there: Sequence[Tagged]
     ) -> Mapping[str, Room]:
         size, used = self._size(host), convert.used(there)
         return {name: room(kind, size, used) for name, kind in types.items()}
@@ -129,22 +123,30 @@ class DockerProvider(HostedProvider[Container, DockerType]):
         # Not while the refusal is handled: what fails now would be told by its words.
         there = self._engines.call(host, lambda client: client.inspect_container(machine.name))
         labels = there["Config"].get("Labels") or {}
-        same = (requests.CLUSTER, requests.GENERATION, requests.NODE)
-        if any(labels.get(key) != machine.labels[key] for key in same):
+        key = requests.SPELLING.key
+        same = (requests.CLUSTER, key(GENERATION), requests.NODE)
+        if any(labels.get(one) != machine.labels[one] for one in same):
             raise taken
         return str(there["Id"])
 
-    def _rows(self, host: str) -> Sequence[Container]:
+    def _rows(self, host: str) -> Sequence[Tagged]:
         """All containers with a cluster's label, ours or not, the ended ones included."""
-        listed = self._engines.call(host, lambda client: convert.containers(_listed(client), host))
+        ours = {"label": requests.CLUSTER}
+
+        def read(client: Client) -> Sequence[Tagged]:
+            return convert.containers(
+                client.containers(all=True, filters=ours), host, self._settings
+            )
+
+        listed = self._engines.call(host, read)
         since = self._clock() - LISTED_LATE
         with self._lock:
             self._killed = {number: when for number, when in self._killed.items() if when > since}
             return convert.without(self._killed, listed)
 
-    def _end(self, one: Container) -> None:
+    def _end(self, one: Tagged) -> None:
         try:
-            self._engines.call(one.host, lambda client: client.kill(one.id))
+            self._engines.call(one.host, lambda client: client.kill(one.name))
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%s", self.name, one.short)
             return
@@ -153,23 +155,23 @@ class DockerProvider(HostedProvider[Container, DockerType]):
                 raise
         else:
             with self._lock:
-                self._killed[one.id] = self._clock()
+                self._killed[one.name] = self._clock()
             return
         self._end_idle(one)
 
-    def _end_idle(self, one: Container) -> None:
+    def _end_idle(self, one: Tagged) -> None:
         """It has ended already, or was made and never started: then nothing but its removal keeps
         it from being started.
         """
         try:
-            there = self._engines.call(one.host, lambda client: client.inspect_container(one.id))
+            there = self._engines.call(one.host, lambda client: client.inspect_container(one.name))
         except InstanceNotFound:
             return
         if there["State"]["Status"] == convert.CREATED:
-            self._remove_number(one.host, one.id)
+            self._remove_number(one.host, one.name)
 
-    def _remove(self, one: Container) -> None:
-        self._remove_number(one.host, one.id)
+    def _remove(self, one: Tagged) -> None:
+        self._remove_number(one.host, one.name)
 
     def _remove_number(self, host: str, number: str) -> None:
         try:
@@ -178,14 +180,6 @@ class DockerProvider(HostedProvider[Container, DockerType]):
             )
         except InstanceNotFound:
             log.debug("already removed cloud=%s id=%s", self.name, number)
-
-
-def _version(client: Client) -> object:
-    return client.version()
-
-
-def _listed(client: Client) -> object:
-    return client.containers(all=True, filters={"label": requests.CLUSTER})
 
 
 def _created(client: Client, machine: requests.Machine) -> Mapping[str, Any]:

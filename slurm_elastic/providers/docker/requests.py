@@ -10,23 +10,15 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec
+from slurm_elastic.providers.base import tags
+from slurm_elastic.providers.base.marks import Spelling
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 PREFIX = "slurm-elastic."
-CLUSTER = PREFIX + "cluster"
-CLUSTER_NAME = PREFIX + "cluster-name"
-CLOUD = PREFIX + "cloud"
-POOL = PREFIX + "pool"
-GENERATION = PREFIX + "generation"
-NODE = PREFIX + "node"
-TYPE = PREFIX + "type"
-MARKET = PREFIX + "market"
-JOBS = PREFIX + "jobs"
-PRICE = PREFIX + "price"
+SPELLING = Spelling(lambda key: key.replace(":", "."))
+CLUSTER, NODE = SPELLING.key(tags.CLUSTER), SPELLING.node
 CPUS = PREFIX + "cpus"
 MEMORY = PREFIX + "memory"
-
-_MAX_JOBS = 1000
 _MAX_NAME = 100
 
 
@@ -53,23 +45,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> dict[str, str]:
         """Whose it is and what it takes of its host."""
-        spec = self.spec
-        values = {
-            CLUSTER: self.cluster.uuid or "",
-            CLUSTER_NAME: self.cluster.name,
-            CLOUD: self.settings.name,
-            POOL: spec.pool.name,
-            GENERATION: spec.generation,
-            NODE: self.node,
-            TYPE: spec.offer.instance_type,
-            MARKET: spec.offer.market.value,
-            PRICE: f"{spec.offer.price:g}",
-            CPUS: str(self.kind.cpus),
-            MEMORY: str(self.kind.memory),
-        }
-        jobs = ",".join(str(job) for job in spec.jobs)[:_MAX_JOBS]
-        owner = {PREFIX + key: value for key, value in spec.owner.items()}
-        return values | owner | ({JOBS: jobs} if jobs else {})
+        marks = SPELLING.written(self.spec, self.node, self.cluster, self.settings.name)
+        return marks | {CPUS: str(self.kind.cpus), MEMORY: str(self.kind.memory)}
 
     @property
     def environment(self) -> dict[str, str]:

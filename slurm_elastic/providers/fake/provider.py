@@ -36,6 +36,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
+from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
@@ -103,28 +104,18 @@ class FakeAccount:
         self.machines[instance.id] = _Machine(instance, owner, visible)
         return instance.id
 
-    def free(self, offer: Offer, planned: Sequence[Offer] = ()) -> int | None:
-        """How many more machines of an offer there are beside those planned; None: any number."""
+    def free(self, one: Offer | Instance, planned: Sequence[Offer] = ()) -> int | None:
+        """How many more machines of a kind there are beside those planned; None: any number. Those
+        that are stopped take none.
+        """
+        there = [m.instance for m in self.machines.values() if _runs(m)]
+        kinds = [*map(_kind, there), *map(_kind, planned)]
         bounds = [
-            count
-            - sum(_runs(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
-            - sum(fnmatchcase(_kind(o), p) for o in planned)
+            count - sum(fnmatchcase(kind, p) for kind in kinds)
             for p, count in self.limits.items()
-            if fnmatchcase(_kind(offer), p)
+            if fnmatchcase(_kind(one), p)
         ]
         return max(min(bounds), 0) if bounds else None
-
-    def is_full(self, one: _Machine) -> bool:
-        """Whether a stopped machine has no room to run: those that are stopped take none."""
-        kind = _kind(one.instance)
-        return any(
-            sum(_runs(m) and fnmatchcase(_kind(m.instance), p) for m in self._all()) >= count
-            for p, count in self.limits.items()
-            if fnmatchcase(kind, p)
-        )
-
-    def _all(self) -> Sequence[_Machine]:
-        return tuple(self.machines.values())
 
 
 class FakeProvider:
@@ -284,9 +275,10 @@ class FakeProvider:
         with self._called("start", 1, (CapacityError, QuotaError) if at_work else ()):
             if machine is None or not self._owns(instance) or not _alive(machine):
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
-            if machine.instance.state is InstanceState.STOPPED and self.account.is_full(machine):
+            off = machine.instance.state is InstanceState.STOPPED
+            if off and self.account.free(machine.instance) == 0:
                 raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
-            if machine.instance.state is InstanceState.STOPPED:
+            if off:
                 machine.instance = replace(machine.instance, launched=self._clock())
                 self._switch(instance, InstanceState.RUNNING)
             self._lose_answer()
@@ -367,12 +359,8 @@ class FakeProvider:
 
     def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
         """The machines that are not gone since; CapacityError where none is left."""
-        machines = (self.account.machines[i] for i in ids)
-        alive = tuple(m.instance for m in machines if _alive(m))
-        if spec.nodes and not alive:
-            text = f"{len(alive)} of {len(ids)} machines started are left"
-            raise CapacityError(self.name, "MachinesGone", text)
-        return alive
+        alive = [m.instance for m in map(self.account.machines.__getitem__, ids) if _alive(m)]
+        return launched(self.name, spec, alive) if spec.nodes else ()
 
     def _lose_answer(self) -> None:
         if self._answers_to_lose:

@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.cluster import Finding, Level
-from slurm_elastic.providers.base.preflight import looked
+from slurm_elastic.providers.base.preflight import ANSWER, Look
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
@@ -22,13 +22,12 @@ def examine(settings: LibvirtCloud, hosts: LibvirtHosts) -> Sequence[Finding]:
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:
     def look(what: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
-        return looked(
-            f"{what} on {host}", partial(hosts.call, host, ask), expected,
-            rights=settings.reach_advice, otherwise=otherwise,
-        )  # fmt: skip
+        found = Look(settings.reach_advice, otherwise).at(
+            f"{what} on {host}", expected, partial(hosts.call, host, ask)
+        )
+        return next(found)
 
-    answers = "an answer: until then nothing of this cloud is repaired"
-    yield (first := look("libvirt", _version, answers, settings.reach_advice))
+    yield (first := look("libvirt", _version, ANSWER, settings.reach_advice))
     if first.level is not Level.OK:
         return
     kind, advice = settings.virtualization, "look at /dev/kvm there, and at the BIOS"

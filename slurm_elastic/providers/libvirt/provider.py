@@ -17,12 +17,12 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Finding, InstanceState, LaunchSpec, Pool
-from slurm_elastic.providers.base.hosted import Room, room
+from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.hosts import left
 from slurm_elastic.providers.base.marks import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import require
 from slurm_elastic.providers.base.recipe import recipe
-from slurm_elastic.providers.base.tagged import Tagged, TaggedProvider
 from slurm_elastic.providers.base.user_data import read_user_data
 from slurm_elastic.providers.libvirt import domains, machine, preflight
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings
@@ -35,7 +35,7 @@ Marks = Mapping[str, str] | None
 """A domain's; None of one that is not ours."""
 
 
-class LibvirtProvider(TaggedProvider[LibvirtType]):
+class LibvirtProvider(HostedProvider[LibvirtType]):
     """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
 
     def __init__(
@@ -112,14 +112,14 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
     def stop(self, ids: Sequence[str]) -> None:
         """By ACPI: the guest shuts down. Its definition is marked before."""
         with self._calls.limited():
-            for one in self._known(ids):
+            for one in self._named(ids):
                 self._changed[one.host].add(one.short)
                 self._calls.call(one.host, partial(domains.stop, number=one.short))
 
     def start(self, instance: str) -> None:
         """Where its host has the room: a stopped machine keeps none."""
         with self._calls.limited():
-            found = self._known([instance])
+            found = self._named([instance])
             if not found:
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
             with self._alone(found[0].host):
@@ -139,14 +139,13 @@ class LibvirtProvider(TaggedProvider[LibvirtType]):
         if not self._calls.call(one.host, lambda c: domains.boot(c, one.short)):
             raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
 
-    def _known(self, ids: Sequence[str]) -> Sequence[Tagged]:
+    def _named(self, ids: Sequence[str]) -> Sequence[Tagged]:
         """The machines of ours among them, as they were seen last."""
         wanted = list(dict.fromkeys(ids))
         unseen = self._unseen(wanted)
         if missing := [i for i in wanted if i not in self._ours]:
             log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
-            if unseen:
-                raise next((e for e in unseen if isinstance(e, TransientError)), unseen[0])
+            require(unseen)
         return [self._ours[i] for i in wanted if i in self._ours]
 
     def _end(self, one: Tagged) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -72,7 +72,9 @@ def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
     """
     for record in waiting:
         why, small = _message(record), need(record.TEMPLATE or {})
-        if why and int(record.UID) == uid and small is not None and _within(small, wanted):
+        if not why or int(record.UID) != uid or small is None:
+            continue
+        if small.cpu <= wanted.cpu and small.memory <= wanted.memory:
             return undated(why)
     return ""
 
@@ -112,37 +114,20 @@ def need(template: Mapping[str, Any]) -> Need | None:
     return found if found.cpu > 0 and found.memory > 0 else None
 
 
-def _within(small: Need, wanted: Need) -> bool:
-    return small.cpu <= wanted.cpu and small.memory <= wanted.memory
-
-
-def host_room(hosts: Iterable[Any], wanted: Need) -> int | None:
-    """For how many machines the hosts have room; None where the account sees no hosts."""
-    shares = _shares(hosts)
+def host_room(hosts: Iterable[Any], wanted: Need, *, empty: bool = False) -> int | None:
+    """For how many machines the hosts have room, or would have if they were ``empty``; None where
+    the account sees no hosts.
+    """
+    shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
     if not shares:
         return None
     return sum(
         _fit(
-            (int(s.MAX_CPU) - int(s.CPU_USAGE)) / 100 / wanted.cpu,
-            (int(s.MAX_MEM) - int(s.MEM_USAGE)) / 1024 / wanted.memory,
+            (int(s.MAX_CPU) - (0 if empty else int(s.CPU_USAGE))) / 100 / wanted.cpu,
+            (int(s.MAX_MEM) - (0 if empty else int(s.MEM_USAGE))) / 1024 / wanted.memory,
         )
         for s in shares
     )
-
-
-def whole_hosts(hosts: Iterable[Any], wanted: Need) -> int | None:
-    """As ``host_room``, were nothing else there."""
-    shares = _shares(hosts)
-    if not shares:
-        return None
-    return sum(
-        _fit(int(s.MAX_CPU) / 100 / wanted.cpu, int(s.MAX_MEM) / 1024 / wanted.memory)
-        for s in shares
-    )
-
-
-def _shares(hosts: Iterable[Any]) -> Sequence[Any]:
-    return [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
 
 
 Part = tuple[str, int | None]
@@ -227,11 +212,8 @@ def _rows(holder: Any, section: str, item: str) -> Mapping[int | None, Mapping[s
     found = getattr(getattr(holder, section, None), item, None)
     several = found if isinstance(found, list) else [found]
     whole = [q for q in several if q is not None and not getattr(q, "CLUSTER_IDS", None)]
-    return {_about(vars(q)): vars(q) for q in whole}
-
-
-def _about(row: Mapping[str, Any]) -> int | None:
-    return None if row.get("ID") is None else int(row["ID"])
+    ids = [getattr(q, "ID", None) for q in whole]
+    return {None if n is None else int(n): vars(q) for n, q in zip(ids, whole, strict=True)}
 
 
 def _networks(call: Callable[..., Any], template: Mapping[str, Any]) -> list[int]:

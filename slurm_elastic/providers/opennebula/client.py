@@ -19,6 +19,7 @@ from typing import Any
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.bounded import ANSWER, Budget
+from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 try:
@@ -40,10 +41,6 @@ class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failur
         super().__init__(f"{code:#06x} {message}")
         self.code = code
         self.message = message
-
-
-class NoCredentials(Exception):  # noqa: N818
-    """There is no usable session string; the text says why, without any part of it."""
 
 
 class NotConnected(OSError):  # noqa: N818

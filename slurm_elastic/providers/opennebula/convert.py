@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model.cluster import Instance, InstanceState
-from slurm_elastic.providers.base.tags import market_of, price_of
-from slurm_elastic.providers.opennebula import requests
+from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.tags import GENERATION, NODES
+from slurm_elastic.providers.opennebula.requests import SPELLING
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 PENDING, ACTIVE, DONE, POWEROFF, CLONING_FAILURE = 1, 3, 6, 8, 11
@@ -47,12 +47,12 @@ class Vm(Struct, frozen=True, kw_only=True):
     @property
     def node(self) -> str:
         """The node that it was started for."""
-        return self.tags.get(requests.NODE, "")
+        return self.tags.get(NODES, "")
 
     @property
     def generation(self) -> str:
         """The launch that it is of."""
-        return self.tags.get(requests.GENERATION, "")
+        return self.tags.get(GENERATION, "")
 
     @property
     def shutting_down(self) -> bool:
@@ -81,23 +81,18 @@ class Vm(Struct, frozen=True, kw_only=True):
 
 def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     """One machine of an extended answer."""
-    tags = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
-    last = _last_place(record)
+    told = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
+    history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
+    last = (history[-1] if isinstance(history, list) and history else history) or None
     return Vm(
         id=int(record.ID),
         state=int(record.STATE),
         lcm=int(record.LCM_STATE),
         started=float(record.STIME),
-        tags=tags,
+        tags=SPELLING.read(told),
         address=_address(record.TEMPLATE),
         host=int(last.HID) if last else None,
     )
-
-
-def _last_place(record: Any) -> Any:  # noqa: ANN401
-    """The last record of its history; None of one that was never placed."""
-    history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
-    return (history[-1] if isinstance(history, list) and history else history) or None
 
 
 def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:
@@ -120,20 +115,8 @@ def state_of(one: Vm) -> InstanceState:
 
 def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
     """A machine as all clouds have it; ids carry the cloud's name, as oned only counts."""
-    kind = one.tags.get(requests.TYPE, "")
-    return Instance(
-        id=instance_id(settings.name, one.id),
-        cloud=settings.name,
-        node=one.node,
-        generation=one.generation,
-        instance_type=kind,
-        zone=ONE_ZONE,
-        market=market_of(one.tags.get(requests.MARKET, "")),
-        price=price_of(one.tags.get(requests.PRICE), kind, settings.types),
-        state=state_of(one),
-        launched=one.started,
-        address=one.address,
-    )
+    number, state = instance_id(settings.name, one.id), state_of(one)
+    return machine_of(number, one.tags, settings, state, one.address, launched=one.started)
 
 
 def instance_id(cloud: str, number: int) -> str:

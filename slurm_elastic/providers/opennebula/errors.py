@@ -11,8 +11,7 @@ import http.client
 import re
 import ssl
 import xmlrpc.client
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from xml.parsers.expat import ExpatError
 
 from slurm_elastic.base.errors import (
@@ -24,7 +23,9 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.opennebula.client import NoCredentials, NotConnected, Refused
+from slurm_elastic.providers.base.errors import NoCredentials, translating
+from slurm_elastic.providers.base.statuses import kind_of
+from slurm_elastic.providers.opennebula.client import NotConnected, Refused
 
 AUTHENTICATION = 0x0100
 AUTHORIZATION = 0x0200
@@ -108,17 +109,9 @@ def is_refusal(error: ProviderError) -> bool:
     return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
 
 
-@contextmanager
-def translated(cloud: str) -> Iterator[None]:
+def translated(cloud: str) -> AbstractContextManager[None]:
     """Raise one of ours for what a call raises inside; what is unknown stays as it is."""
-    try:
-        yield
-    except Exception as error:
-        known = _known(cloud, error)
-        if known is None or isinstance(error, ProviderError):
-            raise
-        # For a credential that cannot be read nothing but our own sentence goes on.
-        raise known from (None if isinstance(error, NoCredentials) else error)
+    return translating(lambda error: _known(cloud, error), hidden=(NoCredentials,))
 
 
 def _known(cloud: str, error: Exception) -> ProviderError | None:
@@ -152,11 +145,7 @@ def _strange(cloud: str, error: Exception) -> ProviderError | None:
 def _from_http(cloud: str, error: xmlrpc.client.ProtocolError) -> ProviderError:
     """Oned answers 200 always: anything else is a proxy in between, or not oned at all."""
     text = f"HTTP {error.errcode} {error.errmsg} from {error.url}"
-    if error.errcode in (401, 403, 407):
-        return AuthError(cloud, f"HTTP{error.errcode}", text)
-    if error.errcode >= 500 or error.errcode in (408, 429):
-        return TransientError(cloud, f"HTTP{error.errcode}", text)
-    return ProviderError(cloud, f"HTTP{error.errcode}", text)
+    return kind_of(error.errcode)(cloud, f"HTTP{error.errcode}", text)
 
 
 def _sentence(error: BaseException) -> str:

@@ -33,7 +33,7 @@ def found(place: Place) -> Iterator[Found]:
     try:
         types = known_types(settings)
     except ProviderError as error:
-        yield unusable(one, f"{error.code}: {error.message[:160]}")
+        yield unusable(one, f"{error.refusal[:160]}")
         return
     if not types:
         yield unusable(one, "make a VM template with CPU and MEMORY that the account may use")

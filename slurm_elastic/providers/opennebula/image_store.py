@@ -6,7 +6,6 @@ away, so an upload that was broken off is waited for by the next.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,7 @@ from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
-from slurm_elastic.providers.opennebula.client import open_server
-from slurm_elastic.providers.opennebula.errors import translated
+from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.images import (
     ALL,
     LOCKED,
@@ -28,6 +26,7 @@ from slurm_elastic.providers.opennebula.images import (
     Images,
     image,
 )
+from slurm_elastic.providers.opennebula.requests import SPELLING
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 PERIOD = 2.0
@@ -45,7 +44,7 @@ class OneImages:
     def __init__(self, settings: OpenNebulaCloud, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._server: Any = None
+        self._call = FrontEnd(settings).call
         self._found = Images(self._call, settings)
 
     def images(self) -> Sequence[CloudImage]:
@@ -76,7 +75,8 @@ class OneImages:
         else:
             say(f"image {number} is of an earlier upload; the front end goes on")
         self._await(file, number, say)
-        self._call("image.update", number, {"TEMPLATE": _words(file)}, _APPEND)
+        words = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        self._call("image.update", number, {"TEMPLATE": words}, _APPEND)
         found = self._call("image.info", number)
         return _image(found, int(found.UID))
 
@@ -90,7 +90,7 @@ class OneImages:
         return "" if number is None else str(number)
 
     def _template(self, file: ImageFile) -> Mapping[str, str]:
-        marks = {_key(key): text for key, text in image_marks(file, self._cluster).items()}
+        marks = {SPELLING.key(key): text for key, text in image_marks(file, self._cluster).items()}
         return {
             "NAME": file.name,
             "TYPE": "OS",
@@ -123,21 +123,6 @@ class OneImages:
             raise ProviderError(self._settings.name, "BadImage", f"image {number}: {why}")
         say(f"image {number} is READY, {int(found.SIZE)} MiB")
 
-    def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
-        with translated(self._settings.name):
-            if self._server is None:
-                self._server = open_server(self._settings)
-            return functools.reduce(getattr, method.split("."), self._server)(*arguments)
-
-
-def _key(tag: str) -> str:
-    """Our tags as attributes are spelled."""
-    return tag.replace(":", "_").replace("-", "_").upper()
-
-
-def _words(file: ImageFile) -> Mapping[str, str]:
-    return {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
-
 
 def _wrong(found: Any, file: ImageFile) -> str:  # noqa: ANN401 - a pyone object
     """Why an image that is not LOCKED any more is not the file; empty where it may be. oned rounds
@@ -166,7 +151,7 @@ def _disk_size(file: ImageFile) -> int:
 def _image(record: Any, uid: int) -> CloudImage:  # noqa: ANN401
     one, tags = image(record), record.TEMPLATE or {}
     told = one.candidate
-    digest = str(tags.get(_key(DIGEST)) or "")
+    digest = str(tags.get(SPELLING.key(DIGEST)) or "")
     half = "it has not got its attributes yet" if digest and not tags.get(SOFTWARE) else ""
     return CloudImage(
         id=told.id, name=told.name, os=told.os, version=told.version, software=told.software,

@@ -8,7 +8,6 @@ States and types: "Image States" of the OpenNebula documentation, include/Image.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.cluster import ImageChoice, Pool
 from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
+from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.opennebula.requests import PREFIX
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
@@ -73,9 +73,7 @@ class Images:
     ) -> None:
         self._call = call
         self._settings = settings
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._kept: dict[ImageChoice, tuple[float, int]] = {}
+        self._kept = Kept(monotonic)
 
     def of(self, pool: Pool) -> int | None:
         """The image's id; None where the pool has that of its template. ProviderError where none
@@ -86,22 +84,16 @@ class Images:
             return None
         if choice.id is not None:
             return int(choice.id)
-        with self._lock:
-            since, number = self._kept.get(choice, (float("-inf"), -1))
-        if self._monotonic() - since < FRESH:
-            return number
-        found = self._look(choice)
-        if int(found.id) != number:
+        before = self._kept.last(choice, None)
+        found: Candidate = self._kept.of(choice, FRESH, lambda: self._look(choice))
+        if before is None or found.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, found.id, found.name)  # fmt: skip
-        with self._lock:
-            self._kept[choice] = self._monotonic(), int(found.id)
         return int(found.id)
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
-        with self._lock:
-            self._kept.clear()
+        self._kept.forget()
 
     def _look(self, choice: ImageChoice) -> Candidate:
         records = self._call("imagepool.info", ALL, -1, -1).IMAGE
@@ -116,7 +108,8 @@ def chosen(
     """The image for a choice; ``uid`` is the account's own. ProviderError where there is none, or
     more than one of an exact name.
     """
-    trusted = [i for i in images if _is_trusted(i, settings.image_owners, uid)]
+    owners = settings.image_owners
+    trusted = [i for i in images if i.owner in owners or (SELF in owners and i.uid == uid)]
     usable = [i for i in trusted if not i.unusable]
     named = [i for i in usable if not lacks(choice, i.candidate)]
     if choice.name is not None and not _WILD & set(choice.name) and len(named) > 1:
@@ -129,10 +122,6 @@ def chosen(
         left_out = _left_out(choice, images, trusted)
         raise ProviderError(settings.name, "NoImage", f"{text}{left_out}")
     return found
-
-
-def _is_trusted(one: Image, owners: Collection[str], uid: int) -> bool:
-    return one.owner in owners or (SELF in owners and one.uid == uid)
 
 
 def _left_out(choice: ImageChoice, images: Iterable[Image], trusted: Collection[Image]) -> str:

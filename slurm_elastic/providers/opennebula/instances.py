@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from slurm_elastic.base.errors import InstanceNotFound, TransientError, UnsettledError
 from slurm_elastic.model.cluster import OFF, STANDING, InstanceState
-from slurm_elastic.providers.base import tags as machine_tags
-from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import each, failures, require
+from slurm_elastic.providers.base.tags import CLOUD
 from slurm_elastic.providers.opennebula import convert, requests
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
@@ -39,20 +40,18 @@ class Machines:
         self, name: str, ownership: Ownership, call: Call, threads: int, timeout: float
     ) -> None:
         self.name = name
-        self.ours: set[str] = set()
-        self._ownership = ownership
+        self.ours = Ours(name, ownership, requests.SPELLING.key(CLOUD))
         self._call = call
         self._threads = threads
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._unclear: frozenset[int] = frozenset()
         self._leaving: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
         """The machines that are not DONE. Only the extended answer has the tags."""
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
         found = self._read(pool)
-        self.ours.update(convert.instance_id(self.name, v.id) for v in found)
+        self.ours.ids.update(convert.instance_id(self.name, v.id) for v in found)
         return found
 
     def ended(self, generation: str, since: float) -> Iterator[Vm]:
@@ -80,11 +79,7 @@ class Machines:
         then TransientError. An id that was never seen with our tag is left alone.
         """
         deadline = time.monotonic() + self._timeout
-        results = each(self._numbers(ids), self._terminate_by(deadline), self._threads)
-        failed = [e for r in results if (e := r.exception())]
-        if failed:
-            # Calls that must be repeated are told before failures that will not pass.
-            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+        require(failures(each(self._numbers(ids), self._terminate_by(deadline), self._threads)))
 
     def stop(self, ids: Sequence[str]) -> None:
         """Oned's poweroff of each: the guest shuts down, and the machine keeps its host.
@@ -120,13 +115,8 @@ class Machines:
 
     def _numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
         """Oned's numbers of those that are ours."""
-        wanted = list(dict.fromkeys(ids))
-        if not self.ours.issuperset(wanted):
-            self.live()
-        for instance_id in wanted:
-            if instance_id not in self.ours:
-                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
-        numbers = (convert.number_of(self.name, i) for i in wanted if i in self.ours)
+        mine = self.ours.named(ids, self.live, done)
+        numbers = (convert.number_of(self.name, i) for i in mine)
         return [n for n in numbers if n is not None]
 
     def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:
@@ -176,24 +166,5 @@ class Machines:
 
     def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
         """The machines of an answer that are this cloud's by their tags."""
-        owned = [(owner(self._ownership, v.tags), v) for v in map(convert.vm, pool.VM)]
-        unclear = frozenset(v.id for whose, v in owned if whose == AMBIGUOUS)
-        if unclear - self._unclear:
-            log.error(
-                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
-                ",".join(sorted(self._ownership.clouds)), sorted(unclear),
-            )  # fmt: skip
-        self._unclear |= unclear
-        return [v for whose, v in owned if whose == self.name]
-
-
-_KEYS = {
-    machine_tags.CLUSTER: requests.CLUSTER,
-    machine_tags.CLOUD: requests.CLOUD,
-    machine_tags.POOL: requests.POOL,
-}
-
-
-def owner(of: Ownership, tags: Mapping[str, str]) -> str | None:
-    """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's."""
-    return of.owner(tags, _KEYS)
+        found = map(convert.vm, pool.VM)
+        return self.ours.among(found, lambda v: v.tags, lambda v: str(v.id))

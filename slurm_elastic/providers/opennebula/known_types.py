@@ -6,14 +6,13 @@ Their price is what OpenNebula's showback counts: CPU x CPU_COST + MEMORY x MEMO
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.errors import translated
+from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 ALL = -2
@@ -24,10 +23,9 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 def known_types(settings: OpenNebulaCloud) -> tuple[KnownType, ...]:
     """One call. Any ProviderError. If templates have one name, the newest has it."""
     with translated(settings.name):
-        server = open_server(settings)
-        call = functools.reduce(getattr, ("templatepool", "info"), server)
+        records = FrontEnd(settings).call("templatepool.info", ALL, -1, -1).VMTEMPLATE
         found: dict[str, KnownType] = {}
-        for record in sorted(call(ALL, -1, -1).VMTEMPLATE, key=lambda r: int(r.ID)):
+        for record in sorted(records, key=lambda r: int(r.ID)):
             one = _known(str(record.NAME), int(record.ID), record.TEMPLATE or {})
             if one is not None:
                 found[one.name] = one

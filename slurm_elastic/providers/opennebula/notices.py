@@ -43,14 +43,12 @@ def standing(
     }
     if not hosts:
         return ()
-    running = [one for one in live() if state_of(one) is InstanceState.RUNNING]
-    return [
-        _notice(instance_id(cloud, one.id), *hosts[one.host], now)
-        for one in running
-        if one.host is not None and one.host in hosts
-    ]
-
-
-def _notice(instance: str, name: str, out: Out, now: float) -> Notice:
-    reason = f"OpenNebula: host {name} is {out.word}"
-    return Notice(instance=instance, kind=out.kind, seen=now, reason=reason)
+    on_these = [one for one in live() if one.host is not None and one.host in hosts]
+    found = []
+    for one in on_these:
+        name, out = hosts[one.host or 0]
+        if state_of(one) is InstanceState.RUNNING:
+            reason = f"OpenNebula: host {name} is {out.word}"
+            number = instance_id(cloud, one.id)
+            found.append(Notice(instance=number, kind=out.kind, seen=now, reason=reason))
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.preflight import most, size
+from slurm_elastic.providers.base.preflight import asked
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 _SCRIPT = """\
@@ -78,17 +78,14 @@ def _types(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> set[str]:
 
 def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
     kinds = settings.types
-    machines = most([(1, size(pool)) for pool in pools], settings.limits.nodes)
-    found = {"VMS": machines}
-    for key, sizes in (
-        ("CPU", {n: kind.cpus for n, kind in kinds.items()}),
-        ("MEMORY", {n: kind.memory for n, kind in kinds.items()}),
-    ):
-        wishes = [
-            (max((sizes[n] for n in p.instance_types or sizes if n in sizes), default=0), size(p))
-            for p in pools
-        ]
-        found[key] = most(wishes, settings.limits.nodes)
+    found = {
+        key: asked(pools, sizes, settings.limits.nodes)[1]
+        for key, sizes in (
+            ("VMS", dict.fromkeys(kinds, 1)),
+            ("CPU", {n: kind.cpus for n, kind in kinds.items()}),
+            ("MEMORY", {n: kind.memory for n, kind in kinds.items()}),
+        )
+    }
     lines = ",\n".join(f'  {key}="{value:.0f}"' for key, value in found.items())
     return f"VM=[\n{lines} ]"
 

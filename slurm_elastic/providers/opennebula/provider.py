@@ -6,10 +6,8 @@ that carry its generation, the ended ones included, and starts what is missing i
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,11 +23,13 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
-from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
-from slurm_elastic.providers.base.offers import typed_offer
+from slurm_elastic.config.clouds import LISTING_LAG
+from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.providers.base.launched import launched
+from slurm_elastic.providers.base.marks import TYPE, bought
+from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.parallel import until_refused
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
@@ -37,7 +37,8 @@ from slurm_elastic.providers.opennebula import client, convert, preflight, reque
 from slurm_elastic.providers.opennebula import notices as opennebula_notices
 from slurm_elastic.providers.opennebula.capacity import ACCOUNT, GROUP, bounds
 from slurm_elastic.providers.opennebula.convert import Vm
-from slurm_elastic.providers.opennebula.errors import is_refusal, translated
+from slurm_elastic.providers.opennebula.errors import is_refusal
+from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.images import Images
 from slurm_elastic.providers.opennebula.instances import Machines
 from slurm_elastic.providers.opennebula.requests import read_parts
@@ -71,9 +72,8 @@ class OpenNebulaProvider:
         self._cluster = cluster
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining)
+        self._call = FrontEnd(settings).call
         self._images = Images(self._call, settings)
-        self._lock = threading.Lock()
-        self._server: Any = None
         self._machines = Machines(
             settings.name,
             ownership or ownership_of(settings, cluster, None),
@@ -94,17 +94,12 @@ class OpenNebulaProvider:
 
         Hosts are shown to few accounts; without, a launch will tell.
         """
-        markets = [m for m in pool.markets if m is not Market.SPOT]
-        if not markets or (pool.zones and ONE_ZONE not in pool.zones):
-            return ()
-        place, found = (self.name, self._settings.location), []
-        for name in pool.instance_types or self._settings.types:
-            kind = self._settings.types.get(name)
-            template = self._template_or_none(kind) if kind else None
-            if kind is not None and template is not None:
-                room = self._room(template)
-                found += [typed_offer(place, name, kind, ONE_ZONE, m, room) for m in markets]
-        return tuple(found)
+
+        def free(name: str) -> Room | None:
+            template = self._template_or_none(self._settings.types[name])
+            return None if template is None else self._room(template)
+
+        return offers_with(self._settings, pool, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One call for each node, at most ``threads`` at a time; none for more than there is room.
@@ -120,16 +115,8 @@ class OpenNebulaProvider:
         if missing:
             self._unconfirmed.require(spec, missing)
             started, refusal = self._start(spec, missing)
-        place = {node: n for n, node in enumerate(spec.nodes)}
         machines = [*(convert.instance(v, self._settings) for v in standing.values()), *started]
-        machines.sort(key=lambda i: place.get(i.node, len(place)))
-        if not machines:
-            raise refusal or CapacityError(
-                self.name, "MachinesGone", f"{len(gone)} machines of this launch have ended"
-            )
-        if refusal is not None:
-            log.info("launch is partial generation=%s error=%s", spec.generation, refusal)
-        return tuple(machines)
+        return launched(self.name, spec, machines, refusal)
 
     def instances(self) -> Sequence[Instance]:
         """The account's machines with our tag. Machines that the scheduler has given up (see
@@ -284,44 +271,32 @@ class OpenNebulaProvider:
     ) -> tuple[list[Instance], ProviderError | None]:
         """A call for each node; the first refusal ends it."""
         image = self._images.of(spec.pool)
-        stop = threading.Event()
 
-        def start(item: tuple[int, str]) -> tuple[str, int] | None:
-            place, node = item
-            if stop.is_set() and place >= self._settings.threads:
-                return None
+        def start(node: str) -> tuple[str, int]:
             extra = requests.extra_template(
                 self._cluster, spec, node, kind, template, image, self._parts
             )
             name = requests.name(self._cluster, spec, node)
+            words = (kind.template, name, False, extra, False)
             try:
                 with self._unconfirmed.order(spec.generation, [node], is_refusal):
-                    number = self._call(
-                        "template.instantiate", kind.template, name, False, extra, False
-                    )
-            except BaseException:
-                stop.set()
+                    number = int(self._call("template.instantiate", *words))
+            except Exception:
+                self._images.forget()  # the image may have been replaced by another of its name
                 raise
-            return node, int(number)
+            self._machines.ours.ids.add(convert.instance_id(self.name, number))
+            return node, number
 
-        results = each(list(enumerate(nodes)), start, self._settings.threads)
-        numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
-        self._machines.ours.update(convert.instance_id(self.name, n) for n in numbers.values())
-        failed = [e for r in results if (e := r.exception())]
-        if failed:
-            self._images.forget()  # the image may have been replaced by another of its name
-        for error in failed:
-            if not isinstance(error, ProviderError) or isinstance(error, TransientError):
-                raise error
-        refused = next((e for e in failed if isinstance(e, ProviderError)), None)
-        return self._fresh(spec, numbers), refused
+        numbers, refused = until_refused(nodes, start, self._settings.threads)
+        return self._fresh(spec, dict(numbers)), refused
 
     def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
         """Machines just started, with their addresses, which oned leases at once."""
         known: Mapping[int, Vm] = {}
 
         def unread(node: str, number: int) -> Vm:
-            return convert.fresh(number, self._clock(), requests.tags(self._cluster, spec, node))
+            tags = bought(spec, [node], self._cluster, self.name)
+            return convert.fresh(number, self._clock(), tags)
 
         try:
             known = self._machines.some(list(numbers.values()))
@@ -342,23 +317,5 @@ class OpenNebulaProvider:
                 self.name, one.id, one.node, one.trouble,
             )  # fmt: skip
             until = self._clock() + REMEMBERED
-            self._unplaced[one.tags.get(requests.TYPE, "")] = (until, one.trouble)
+            self._unplaced[one.tags.get(TYPE, "")] = (until, one.trouble)
         return self._machines.ask_to_end([v.id for v in some])
-
-    # calling
-
-    def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
-        """One request to oned, translated."""
-        try:
-            with translated(self.name):
-                return functools.reduce(getattr, method.split("."), self._opened())(*arguments)
-        except AuthError:
-            # A password or token may be renewed while we run: the file is read anew.
-            self._server = None
-            raise
-
-    def _opened(self) -> Any:  # noqa: ANN401
-        with self._lock:
-            if self._server is None:
-                self._server = client.open_server(self._settings)
-            return self._server

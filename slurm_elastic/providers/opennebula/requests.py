@@ -19,6 +19,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
+from slurm_elastic.providers.base.marks import Spelling
 from slurm_elastic.providers.base.user_data import (
     PROGRAM,
     facts_program,
@@ -28,43 +29,15 @@ from slurm_elastic.providers.base.user_data import (
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
-CLUSTER = PREFIX + "CLUSTER"
-CLUSTER_NAME = PREFIX + "CLUSTER_NAME"
-CLOUD = PREFIX + "CLOUD"
-POOL = PREFIX + "POOL"
-GENERATION = PREFIX + "GENERATION"
-NODE = PREFIX + "NODE"
-TYPE = PREFIX + "TYPE"
-MARKET = PREFIX + "MARKET"
-JOBS = PREFIX + "JOBS"
-PRICE = PREFIX + "PRICE"
-
+SPELLING = Spelling(lambda key: key.replace("-", "_").replace(":", "_").upper())
+"""Attributes that no template knows end up in USER_TEMPLATE; keys are upper case there."""
 MAX_NAME = 128
-_MAX_JOBS = 1000
 _IMAGE = frozenset({"IMAGE", "IMAGE_ID"})
 
 
 def name(cluster: Cluster, spec: LaunchSpec, node: str) -> str:
     """For people: names are neither unique nor looked up."""
     return f"{node}-{cluster.name}-{spec.generation}"[:MAX_NAME]
-
-
-def tags(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
-    """Attributes that no template knows end up in USER_TEMPLATE; keys are upper case there."""
-    values = {
-        CLUSTER: cluster.uuid or "",
-        CLUSTER_NAME: cluster.name,
-        CLOUD: spec.offer.cloud,
-        POOL: spec.pool.name,
-        GENERATION: spec.generation,
-        NODE: node,
-        TYPE: spec.offer.instance_type,
-        MARKET: spec.offer.market.value,
-        PRICE: f"{spec.offer.price:g}",
-    }
-    jobs = ",".join(str(job) for job in spec.jobs)[:_MAX_JOBS]
-    owner = {PREFIX + key.upper(): value for key, value in spec.owner.items()}
-    return values | owner | ({JOBS: jobs} if jobs else {})
 
 
 def extra_template(
@@ -81,7 +54,7 @@ def extra_template(
     """
     facts = own_facts(cluster, spec, node)
     template: dict[str, object] = {
-        **tags(cluster, spec, node),
+        **SPELLING.written(spec, node, cluster, spec.offer.cloud),
         "CONTEXT": merged(own.get("CONTEXT") or {}, facts, parts),
     }
     if image is not None:

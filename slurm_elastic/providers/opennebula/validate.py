@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.providers.base.validate import check_listing_lag
+from slurm_elastic.providers.base.validate import check_listing_lag, check_wait
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 
@@ -22,10 +21,5 @@ def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
     elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
         expected = "no ca_file: the endpoint is not https"
         draft.problems.add((*at, "ca_file"), shown(cloud.ca_file), expected)
-    longest = cloud.resume_timeout or draft.timing("resume_timeout")
-    if longest is not None and cloud.pending_limit >= longest:
-        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
-        draft.problems.add(
-            (*at, "pending_limit"), str(format_duration(cloud.pending_limit)), expected
-        )
+    check_wait(draft, i, cloud, "pending_limit")
     check_listing_lag(draft, i, cloud)

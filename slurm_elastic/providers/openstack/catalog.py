@@ -5,7 +5,6 @@ minute.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.cluster import ImageChoice
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
+from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
@@ -45,13 +45,11 @@ class Catalog:
     def __init__(self, settings: OpenStackCloud, call: Call) -> None:
         self._settings = settings
         self._call = call
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, Any]] = {}
+        self._kept = Kept(lambda: time.monotonic())
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
-        with self._lock:
-            self._kept.clear()
+        self._kept.forget()
 
     def flavors(self) -> Mapping[str, FlavorFound]:
         """The flavors of the settings' types that are there and have what the settings say."""
@@ -95,14 +93,7 @@ class Catalog:
         return found
 
     def _fresh(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
-        with self._lock:
-            since, value = self._kept.get(what, (float("-inf"), None))
-        if time.monotonic() - since < FRESH:
-            return value
-        value = read()
-        with self._lock:
-            self._kept[what] = time.monotonic(), value
-        return value
+        return self._kept.of(what, FRESH, read)
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
         there = self._listed_flavors()

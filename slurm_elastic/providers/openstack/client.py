@@ -28,6 +28,7 @@ from requests.adapters import HTTPAdapter
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.bounded import ANSWER, Budget, pieces
+from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 MICROVERSION = "2.69"
@@ -62,10 +63,6 @@ class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failur
         self.path = path
         self.status = status
         self.message = message
-
-
-class NoCredentials(Exception):  # noqa: N818
-    """There is no usable entry in clouds.yaml; the text says why, without any part of it."""
 
 
 class NotConnected(requests.exceptions.ConnectionError):
@@ -196,10 +193,6 @@ class Api:
             if name == "ApplicationCredential":
                 return _time(_application_credential(session, access).get("expires_at"))
         return _time(access._data["token"]["user"].get("password_expires_at"))
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._http.close()
 
 
 def _application_credential(session: Any, access: Any) -> Mapping[str, Any]:  # noqa: ANN401

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
-from slurm_elastic.providers.base.tags import NodeNames, market_of, price_of
+from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.tags import NodeNames
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -131,19 +131,8 @@ def state_of(one: Server) -> InstanceState:
 
 def instance(one: Server, settings: OpenStackCloud) -> Instance:
     """A server as a machine; what it was bought as is in its metadata."""
-    kind = one.tags.get(requests.TYPE, "")
-    return Instance(
-        id=one.id,
-        cloud=settings.name,
-        node=one.node,
-        generation=one.generation,
-        instance_type=kind,
-        zone=one.tags.get(requests.ZONE_KEY, ONE_ZONE),
-        market=market_of(one.tags.get(requests.MARKET, "")),
-        price=price_of(one.tags.get(machine_tags.PRICE), kind, settings.types),
-        state=state_of(one),
-        launched=one.created,
-        address=one.address,
+    return machine_of(
+        one.id, one.tags, settings, state_of(one), one.address, node=one.node, launched=one.created
     )
 
 

@@ -8,8 +8,7 @@ as a whole, so none is passed on as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import requests
 from keystoneauth1 import exceptions as ksa
@@ -24,7 +23,9 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.openstack.client import NoCredentials, NotConnected, Refused
+from slurm_elastic.providers.base.errors import NoCredentials, translating
+from slurm_elastic.providers.base.statuses import kind_of
+from slurm_elastic.providers.openstack.client import NotConnected, Refused
 
 NO_HOST = "NoValidHost"
 """The code of a start that found no host with room."""
@@ -68,23 +69,14 @@ _NO_RIGHT = (
 _NO_ANSWER = (ksa.ConnectionError, ksa.DiscoveryFailure, requests.exceptions.RequestException)
 
 
-@contextmanager
-def translated(cloud: str) -> Iterator[None]:
+def translated(cloud: str) -> AbstractContextManager[None]:
     """Raise one of ours for what the SDK raises inside; what is unknown stays as it is.
 
     Any other refusal that the cloud put into words (no such flavor, say) is a plain ProviderError:
-    nothing was done. An answer that makes no sense is transient: something may have been done.
+    nothing was done. An answer that makes no sense is transient: something may have been done. The
+    SDK's text may have a whole request in it.
     """
-    try:
-        yield
-    except ProviderError:
-        raise
-    except Exception as error:
-        known = _known(cloud, error)
-        if known is None:
-            raise
-        # Not "from error": the SDK's text may have a whole request in it.
-        raise known from None
+    return translating(lambda error: _known(cloud, error), hidden=(Exception,))
 
 
 def _known(cloud: str, error: Exception) -> ProviderError | None:
@@ -141,9 +133,8 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
     if status == 409 and (method == "DELETE" or _PASSES.search(message)):
         locked = "is locked" in message
         return (ProviderError, "Locked") if locked else (TransientError, "Conflict")
-    if status >= 500 or status in (408, 413, 429):
-        return TransientError, f"HTTP{status}"
-    return ProviderError, f"HTTP{status}"
+    # Older clouds say so of a rate that is exceeded.
+    return TransientError if status == 413 else kind_of(status), f"HTTP{status}"
 
 
 def is_refusal(error: ProviderError) -> bool:

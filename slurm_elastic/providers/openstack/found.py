@@ -15,9 +15,9 @@ from openstack.config.loader import CONFIG_FILES
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, Place, unusable
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.known_types import known_types
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 PATIENCE = 10.0
@@ -52,7 +52,7 @@ def _looked(entry: str, path: Path) -> Found:
         image, network = _parts(settings)
         types = known_types(settings)
     except ProviderError as error:
-        return unusable(one, f"{error.code}: {error.message[:160]}")
+        return unusable(one, f"{error.refusal[:160]}")
     if image is None:
         return unusable(one, "make an image with slurmd and munge (docs/joining.md)")
     more = {"image": image, "catalogue": True, "networks": [network or "auto"]}
@@ -61,14 +61,11 @@ def _looked(entry: str, path: Path) -> Found:
 
 def _parts(settings: OpenStackCloud) -> tuple[str | None, str | None]:
     """Its newest image, with Slurm in the name if there is one; a network that servers can have."""
+    call = Project(settings).call
     with translated(settings.name):
-        api = Api(settings)
-        try:
-            path = "/images?status=active&sort=created_at:desc&limit=100"
-            images = [str(i["name"]) for i in api.call("image", "GET", path)["images"]]
-            slurm = [name for name in images if "slurm" in name.lower()]
-            networks = api.call("network", "GET", "/networks")["networks"]
-        finally:
-            api.close()
+        path = "/images?status=active&sort=created_at:desc&limit=100"
+        images = [str(i["name"]) for i in call("image", "GET", path)["images"]]
+        slurm = [name for name in images if "slurm" in name.lower()]
+        networks = call("network", "GET", "/networks")["networks"]
     own = [str(n["name"]) for n in networks if n.get("name") and not n.get("router:external")]
     return next(iter((*slurm, *images)), None), own[0] if len(own) == 1 else None

@@ -16,8 +16,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
 from slurm_elastic.providers.openstack.catalog import Catalog, candidate, image_pages
-from slurm_elastic.providers.openstack.client import Api
-from slurm_elastic.providers.openstack.errors import translated
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 UNFINISHED = "slurm_elastic_unfinished"
@@ -35,7 +34,7 @@ class GlanceImages:
     def __init__(self, settings: OpenStackCloud, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._api: Api | None = None
+        self._project = Project(settings)
         self._catalog = Catalog(settings, self._call)
 
     def images(self) -> Sequence[CloudImage]:
@@ -57,7 +56,9 @@ class GlanceImages:
         number = str(made["id"])
         try:
             say(f"image {number} made, private; {file.size >> 20} MiB are sent")
-            self._send(file, number)
+            seconds = upload_limit(file.size, self._settings.timeout)
+            with open(file.path, "rb") as data:
+                self._project.send("image", f"/images/{number}/file", data, seconds)
             found = self._call("image", "GET", f"/images/{number}")
             self._compare(file, found)
         except BaseException:
@@ -87,11 +88,6 @@ class GlanceImages:
             **marks,
         }
 
-    def _send(self, file: ImageFile, number: str) -> None:
-        seconds = upload_limit(file.size, self._settings.timeout)
-        with open(file.path, "rb") as data, translated(self._settings.name):
-            self._opened().send("image", f"/images/{number}/file", data, seconds)
-
     def _compare(self, file: ImageFile, found: Mapping[str, Any]) -> None:
         """ProviderError where glance has another content, or shows it to others."""
         told = (found.get("status"), found.get("size"), found.get("visibility"))
@@ -116,16 +112,10 @@ class GlanceImages:
     def _call(
         self, service: str, method: str, path: str, body: object = None, content: str = ""
     ) -> Any:  # noqa: ANN401
-        with translated(self._settings.name):
-            answer = self._opened().call(service, method, path, body, content)
+        answer = self._project.call(service, method, path, body, content)
         if answer is None and method != "DELETE":
             raise TransientError(self._settings.name, "BadAnswer", f"{method} {path}: no content")
         return answer
-
-    def _opened(self) -> Api:
-        if self._api is None:
-            self._api = Api(self._settings)
-        return self._api
 
 
 def _key(tag: str) -> str:

@@ -18,8 +18,9 @@ from slurm_elastic.base.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
-from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import each, failures, require
 from slurm_elastic.providers.openstack import convert
 from slurm_elastic.providers.openstack.catalog import Call
 from slurm_elastic.providers.openstack.convert import Record, Server
@@ -46,12 +47,10 @@ class Servers:
 
     def __init__(self, name: str, ownership: Ownership, call: Call, threads: int) -> None:
         self.name = name
-        self.ours: set[str] = set()
-        self._ownership = ownership
+        self.ours = Ours(name, ownership)
         self._call = call
         self._threads = threads
         self._lock = threading.Lock()
-        self._unclear: frozenset[str] = frozenset()
         self._taken: dict[str, float] = {}
 
     def live(self, mark: str = "") -> list[Server]:
@@ -61,7 +60,7 @@ class Servers:
         is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
         """
         found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
-        self.ours.update(s.id for s in found)
+        self.ours.ids.update(s.id for s in found)
         # A boot under way may hide for a while that the machine is going to be deleted.
         now = time.monotonic()
         with self._lock:
@@ -82,10 +81,7 @@ class Servers:
 
         ids are nova's own, of servers that were seen with our metadata: nothing else comes here.
         """
-        results = each(list(ids), self._delete, self._threads)
-        failed = [e for r in results if (e := r.exception())]
-        if failed:
-            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+        require(failures(each(list(ids), self._delete, self._threads)))
 
     def stop(self, ids: Sequence[str]) -> None:
         """os-stop of each: the guest shuts down. One that is off, or on its way, is a conflict."""
@@ -160,13 +156,4 @@ class Servers:
             raise TransientError(self.name, "CellDown", text)
         with translated(self.name):
             found = convert.servers(whole)
-        owned = [(self._ownership.owner(s.tags), s) for s in found]
-        unclear = frozenset(s.id for whose, s in owned if whose == AMBIGUOUS)
-        with self._lock:
-            new, self._unclear = unclear - self._unclear, self._unclear | unclear
-        if new:
-            log.error(
-                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
-                ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new)),
-            )  # fmt: skip
-        return [s for whose, s in owned if whose == self.name]
+        return self.ours.among(found, lambda s: s.tags, lambda s: s.id)

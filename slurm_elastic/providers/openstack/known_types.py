@@ -13,8 +13,8 @@ from typing import Any
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.openstack.catalog import flavor_pages
-from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.errors import translated
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 PRICE = "slurm_elastic:price"
@@ -25,11 +25,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 def known_types(settings: OpenStackCloud) -> tuple[KnownType, ...]:
     """One or few calls. Any ProviderError."""
     with translated(settings.name):
-        api = Api(settings)
-        try:
-            return tuple(_known(record) for record in flavor_pages(api.call))
-        finally:
-            api.close()
+        return tuple(_known(record) for record in flavor_pages(Project(settings).call))
 
 
 def _known(record: Mapping[str, Any]) -> KnownType:

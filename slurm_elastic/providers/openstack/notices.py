@@ -39,15 +39,11 @@ class Notices:
             running = [s for s in self._live() if state_of(s) is InstanceState.RUNNING]
             hidden = bool(running) and all(s.host_status is None for s in running)
             now = self._clock()
-            self._found = [_notice(s, now) for s in running if s.host_status == MAINTENANCE]
+            kind, reason = NoticeKind.INTERRUPTION, "nova: the server's host is in maintenance"
+            self._found = [
+                Notice(instance=s.id, kind=kind, seen=now, reason=reason)
+                for s in running
+                if s.host_status == MAINTENANCE
+            ]
             self._next = self._monotonic() + (HIDDEN if hidden else FRESH)
         return self._found
-
-
-def _notice(server: Server, now: float) -> Notice:
-    return Notice(
-        instance=server.id,
-        kind=NoticeKind.INTERRUPTION,
-        seen=now,
-        reason="nova: the server's host is in maintenance",
-    )

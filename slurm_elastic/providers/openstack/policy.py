@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.preflight import most, size
+from slurm_elastic.providers.base.preflight import asked
 from slurm_elastic.providers.openstack.catalog import is_uuid
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
@@ -97,20 +97,15 @@ def _looks_for_images(settings: OpenStackCloud, pools: Sequence[Pool]) -> bool:
 
 def _counts(settings: OpenStackCloud, pools: Sequence[Pool]) -> Iterator[str]:
     """The project's quota, as far as the configuration can say what it needs."""
-    machines = most([(1, size(pool)) for pool in pools], settings.limits.nodes)
-    parts = [f"--instances {machines:.0f}"]
+    kinds, parts = settings.types, []
     for option, sizes in (
-        ("cores", {name: kind.cpus for name, kind in settings.types.items()}),
-        ("ram", {name: kind.memory for name, kind in settings.types.items()}),
+        ("instances", dict.fromkeys(kinds, 1)),
+        ("cores", {name: kind.cpus for name, kind in kinds.items()}),
+        ("ram", {name: kind.memory for name, kind in kinds.items()}),
     ):
-        wish = most([(_largest(sizes, pool), size(pool)) for pool in pools], settings.limits.nodes)
-        parts.append(f"--{option} {wish:.0f}")
+        parts.append(f"--{option} {asked(pools, sizes, settings.limits.nodes)[1]:.0f}")
     yield (
         "rules bound no counts: have an administrator set `openstack quota set "
         f"{' '.join(parts)} PROJECT`"
     )
     yield "POST /servers takes any flavor and image: keep those of others private to their projects"
-
-
-def _largest(sizes: dict[str, int], pool: Pool) -> int:
-    return max((sizes[n] for n in pool.instance_types or sizes if n in sizes), default=0)

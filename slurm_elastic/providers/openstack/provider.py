@@ -11,24 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import AuthError, CapacityError, InstanceNotFound, ProviderError
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
-from slurm_elastic.model.cluster import (
-    Finding,
-    Instance,
-    LaunchSpec,
-    Level,
-    Market,
-    Notice,
-    Offer,
-    Pool,
-)
-from slurm_elastic.providers.base.offers import typed_offer
+from slurm_elastic.config.clouds import LISTING_LAG
+from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.providers.base.launched import launched
+from slurm_elastic.providers.base.marks import TYPE
+from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
@@ -36,12 +29,12 @@ from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.openstack import convert, preflight, requests
 from slurm_elastic.providers.openstack.capacity import room
 from slurm_elastic.providers.openstack.catalog import Catalog
-from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.convert import Server
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.launch import Launch
 from slurm_elastic.providers.openstack.notices import Notices
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 log = logging.getLogger(__name__)
@@ -71,7 +64,8 @@ class OpenStackProvider:
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
         self._lock = threading.Lock()
-        self._api: Api | None = None
+        self._project = Project(settings)
+        self._call = self._project.call
         whose = ownership or ownership_of(settings, cluster, None)
         self._servers = Servers(settings.name, whose, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
@@ -84,24 +78,13 @@ class OpenStackProvider:
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The pool's types whose flavors are there, with the room that the quota leaves."""
-        markets = [m for m in pool.markets if m is not Market.SPOT]
-        zones = self._settings.zones or (ONE_ZONE,)
-        zones = tuple(z for z in zones if not pool.zones or z in pool.zones)
-        if not markets or not zones:
-            return ()
-        limits = self._limits()
-        flavors = self._catalog.flavors()
-        place, found = (self.name, self._settings.location), []
-        for name in pool.instance_types or self._settings.types:
-            kind, flavor = self._settings.types.get(name), flavors.get(name)
-            if kind is not None and flavor is not None:
-                free = room(limits, flavor.vcpus, flavor.ram)
-                found += [
-                    typed_offer(place, name, kind, zone, market, free)
-                    for zone in zones
-                    for market in markets
-                ]
-        return tuple(found)
+        limits, flavors = cache(self._limits), cache(self._catalog.flavors)
+
+        def free(name: str) -> Room | None:
+            flavor = flavors().get(name)
+            return None if flavor is None else room(limits(), flavor.vcpus, flavor.ram)
+
+        return offers_with(self._settings, pool, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One call for each 100 nodes, and the wait for nova's scheduler to place them.
@@ -122,15 +105,7 @@ class OpenStackProvider:
         with self._busy(spec.generation):
             launch.run(self._clock())
         machines = [convert.instance(s, self._settings) for s in launch.standing.values()]
-        place = {node: n for n, node in enumerate(spec.nodes)}
-        machines.sort(key=lambda i: place[i.node])
-        if not machines:
-            raise launch.refusal or CapacityError(
-                self.name, "MachinesGone", "machines of this launch have ended"
-            )
-        if launch.refusal is not None:
-            log.info("launch is partial generation=%s error=%s", spec.generation, launch.refusal)
-        return tuple(machines)
+        return launched(self.name, spec, machines, launch.refusal)
 
     def instances(self) -> Sequence[Instance]:
         """The project's servers with our metadata. Servers whose start failed are ended, and told
@@ -169,13 +144,7 @@ class OpenStackProvider:
         self._servers.start(instance)
 
     def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
-        wanted = list(dict.fromkeys(ids))
-        if not self._servers.ours.issuperset(wanted):
-            self._servers.live()
-        for instance_id in wanted:
-            if instance_id not in self._servers.ours:
-                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self.name, instance_id)
-        return [i for i in wanted if i in self._servers.ours]
+        return self._servers.ours.named(ids, self._servers.live, done)
 
     def notices(self) -> Sequence[Notice]:
         """Servers on hosts in maintenance, as far as nova shows that to the project."""
@@ -187,8 +156,7 @@ class OpenStackProvider:
 
     def credentials_end(self) -> float | None:
         """The end of a token, an application credential or a password that ends."""
-        with translated(self.name):
-            return self._opened().credentials_end()
+        return self._project.credentials_end()
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Flavors, images, networks, key pair, security groups, zones, quotas."""
@@ -197,8 +165,7 @@ class OpenStackProvider:
             limits, flavors = self._limits(), self._catalog.flavors()
             ours = [convert.instance(s, self._settings) for s in self._servers.live()]
         except ProviderError as error:
-            text = f"{error.code}: {error.message}"
-            found.append(Finding(what="quota", level=Level.NOTE, found=f"cannot be read: {text}"))
+            found.append(Finding.note("quota", f"cannot be read: {error.refusal}"))
         else:
             found += preflight.quotas(self._settings, limits, flavors, pools, ours)
         return tuple(found)
@@ -262,7 +229,7 @@ class OpenStackProvider:
                 "machine given up cloud=%s id=%s node=%s reason=%s",
                 self.name, one.id, one.node, why,
             )  # fmt: skip
-            kind = one.tags.get(requests.TYPE, "")
+            kind = one.tags.get(TYPE, "")
             with self._lock:
                 self._failed[kind] = self._clock() + REMEMBERED, why
             try:
@@ -278,22 +245,3 @@ class OpenStackProvider:
         path = f"/servers/{instance}/action"
         answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
         return str((answer or {}).get("output") or "")
-
-    # calling
-
-    def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
-        """One request, translated."""
-        try:
-            with translated(self.name):
-                return self._opened().call(service, method, path, body)
-        except AuthError:
-            # A password or application credential may be renewed while we run: read anew.
-            with self._lock:
-                self._api = None
-            raise
-
-    def _opened(self) -> Api:
-        with self._lock:
-            if self._api is None:
-                self._api = Api(self._settings)
-            return self._api

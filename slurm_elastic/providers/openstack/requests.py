@@ -17,12 +17,10 @@ from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.marks import bought
 from slurm_elastic.providers.base.user_data import Form, compose
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
-TYPE = machine_tags.PREFIX + "type"
-MARKET = machine_tags.PREFIX + "market"
-ZONE_KEY = machine_tags.PREFIX + "zone"
 USER_DATA = Form(Path(__file__).with_name("boothook.py"), 65535 // 4 * 3, 10240, "nova")
 """nova bounds user data at 64 KiB less a byte, after base64."""
 MAX_VALUE = 255
@@ -65,13 +63,8 @@ def metadata(
     cluster: Cluster, spec: LaunchSpec, nodes: Sequence[str], cloud: str
 ) -> dict[str, str]:
     """Whose the machines for ``nodes`` are, and for what."""
-    tags = machine_tags.tags_of(spec, (), cluster, cloud)
+    tags = bought(spec, (), cluster, cloud)
     tags.pop("Name")
-    tags |= {
-        TYPE: spec.offer.instance_type,
-        MARKET: spec.offer.market.value,
-        ZONE_KEY: spec.offer.zone,
-    }
     cut = {key: value[:MAX_VALUE] for key, value in tags.items()}
     return cut | machine_tags.node_tags(nodes, MAX_VALUE)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.providers.base.validate import check_listing_lag
+from slurm_elastic.providers.base.validate import check_listing_lag, check_wait
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
 
@@ -18,10 +17,5 @@ def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:
     for n, word in enumerate(cloud.networks):
         if word in NETWORK_WORDS and len(cloud.networks) > 1:
             draft.problems.add((*at, "networks", n), shown(word), "that word alone")
-    longest = cloud.resume_timeout or draft.timing("resume_timeout")
-    if longest is not None and cloud.schedule_wait >= longest:
-        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
-        draft.problems.add(
-            (*at, "schedule_wait"), str(format_duration(cloud.schedule_wait)), expected
-        )
+    check_wait(draft, i, cloud, "schedule_wait")
     check_listing_lag(draft, i, cloud)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import boto3
+import pytest
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -18,6 +21,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -117,3 +121,15 @@ class FleetBed(AwsBed):
 
     def settings(self, **more: object) -> AwsCloud:
         return super().settings(**({"strategy": Strategy.FLEET} | more))
+
+
+def between(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[[], Any], str, Any], Any]
+) -> None:
+    """Requests of ours are answered by ``answer``, whose first argument asks EC2 indeed."""
+    real = Api.send
+
+    def send(api: Api, operation: str, request: Mapping[str, object], machines: int = 1) -> Any:
+        return answer(lambda: real(api, operation, request, machines), operation, request)
+
+    monkeypatch.setattr(Api, "send", send)

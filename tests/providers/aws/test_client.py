@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from botocore.config import Config
-from emulated import running_ec2
 from needs import ROOT
 from providers.aws.bed import AwsBed
 
@@ -23,12 +21,6 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
-
-
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsBed]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
-        yield AwsBed(control)
 
 
 def test_machines_read_the_same_as_by_a_client_that_reads_all(bed: AwsBed) -> None:

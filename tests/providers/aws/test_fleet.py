@@ -6,16 +6,15 @@ import base64
 import gzip
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from emulated import running_ec2
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from providers.aws.bed import AwsBed, FleetBed
+from providers.aws.bed import AwsBed, FleetBed, between
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -52,12 +51,6 @@ TYPES = {
     "c5.large": InstanceType(cpus=2, memory=4096, price=0.085),
     "m5.large": InstanceType(cpus=2, memory=8192, price=0.096),
 }
-
-
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
-        yield control
 
 
 @pytest.fixture
@@ -238,16 +231,16 @@ def test_tags_that_are_lost_half_way_are_set_when_the_launch_is_repeated(
     """No machine ever has two nodes, and none is the second of a node."""
     provider = opened(bed)
     spec = wide(bed, 13)
-    real, made = provider._api.send, 0
+    made = 0
 
-    def failing(operation: str, *args: object, **more: object) -> object:
+    def failing(real: Callable[[], Any], operation: str, _: object) -> object:
         nonlocal made
         made += operation == "create_tags"
         if operation == "create_tags" and made >= calls:
             raise TransientError("aws", "Lost", "the connection broke")
-        return real(operation, *args, **more)
+        return real()
 
-    monkeypatch.setattr(provider._api, "send", failing)
+    between(monkeypatch, failing)
     with pytest.raises(TransientError):
         provider.launch(spec)
     early = {m.id: m.node for m in opened(bed).instances() if m.node}
@@ -307,15 +300,15 @@ def test_machines_that_are_not_listed_yet_get_their_places(bed: AwsBed) -> None:
     assert bed.alive() == {m.id for m in machines}
 
 
-def lost_at_once(provider: AwsProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2 does not know the fleet's first machine for tags, and its lists lack it."""
-    real, lost = provider._api.send, set()
+    lost: set[str] = set()
 
-    def send(operation: str, request: Any, machines: int = 1) -> Any:
+    def send(real: Callable[[], Any], operation: str, request: Any) -> Any:
         if operation == "create_tags" and not lost.isdisjoint(request["Resources"]):
             text = f"The instance ID '{min(lost)}' does not exist"
             raise InstanceNotFound("aws", "InvalidInstanceID.NotFound", text)
-        answer = real(operation, request, machines)
+        answer = real()
         if operation == "create_fleet":
             lost.add(answer["Instances"][0]["InstanceIds"][0])
         for reservation in answer.get("Reservations", ()):
@@ -323,7 +316,7 @@ def lost_at_once(provider: AwsProvider, monkeypatch: pytest.MonkeyPatch) -> None
             reservation["Instances"] = [i for i in some if i["InstanceId"] not in lost]
         return answer
 
-    monkeypatch.setattr(provider._api, "send", send)
+    between(monkeypatch, send)
 
 
 def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
@@ -334,7 +327,7 @@ def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
     cluster = Cluster(name="site", uuid=UUID)
     provider = AwsProvider(bed.settings(types=TYPES), cluster, lambda: now)
     spec = wide(bed, 13, generation=f"g{int(now * 1000):013}-0001")
-    lost_at_once(provider, monkeypatch)
+    lost_at_once(monkeypatch)
     with pytest.raises(TransientError, match="does not know these machines of the fleet yet: i-"):
         provider.launch(spec)
     early = {m.node for m in provider.instances()}
@@ -417,19 +410,19 @@ MERGED = {
 }  # fmt: skip
 
 
-def sent(provider: AwsProvider, operation: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def sent(operation: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The requests of that operation from now on. EC2 tells a state of metadata options besides."""
-    real, found = provider._api.send, []
+    found: list[Any] = []
 
-    def send(name: str, request: Any, machines: int = 1) -> Any:
-        answer = real(name, request, machines)
+    def send(real: Callable[[], Any], name: str, request: Any) -> Any:
+        answer = real()
         if name == operation:
             found.append(request)
         for version in answer.get("LaunchTemplateVersions", ()):
             version["LaunchTemplateData"].setdefault("MetadataOptions", {})["State"] = "pending"
         return answer
 
-    monkeypatch.setattr(provider._api, "send", send)
+    between(monkeypatch, send)
     return found
 
 
@@ -443,7 +436,7 @@ def test_the_sites_hop_limit_and_placement_group_are_kept_beside_ours(
     bed = kind(ec2)
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
     provider = opened(bed, launch_template="site")
-    requested = sent(provider, operation, monkeypatch)
+    requested = sent(operation, monkeypatch)
     provider.launch(wide(bed, 1) if kind is FleetBed else spec_for(bed, provider, 1))
     data = requested[0].get("LaunchTemplateData", requested[0])
     assert data["MetadataOptions"] == MERGED
@@ -479,7 +472,7 @@ def test_a_new_default_version_of_the_sites_template_is_gone_by(
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
     settings = bed.settings(launch_template="site")
     provider = AwsProvider(settings, Cluster(name="c", uuid=UUID), monotonic=lambda: now)
-    requested = sent(provider, "run_instances", monkeypatch)
+    requested = sent("run_instances", monkeypatch)
     for generation, group in enumerate(("tight", "wide", "wide")):
         provider.launch(spec_for(bed, provider, 1, generation=f"g{generation}"))
         assert requested[-1]["Placement"]["GroupName"] == group

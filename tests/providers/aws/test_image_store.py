@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from emulated import running_ec2
 from image.files import NAME, POOL_IMAGE, image_at, opened, sent
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed
@@ -32,18 +30,12 @@ pytestmark = pytest.mark.usefixtures("guarded")
 BUCKET = "site-images"
 
 
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
-        yield control
-
-
 class Shelf(AwsBed):
     """An account with a bucket."""
 
-    def __init__(self, control: Ec2Control) -> None:
-        super().__init__(control)
-        self.s3 = boto3.client("s3", region_name=REGION, endpoint_url=control.url)
+    def __init__(self, ec2: Ec2Control) -> None:
+        super().__init__(ec2)
+        self.s3 = boto3.client("s3", region_name=REGION, endpoint_url=ec2.url)
         self.s3.create_bucket(Bucket=BUCKET)
 
     def settings(self, **more: object) -> Any:

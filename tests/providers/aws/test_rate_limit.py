@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
-from emulated import running_ec2
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -44,12 +42,6 @@ class Clock:
 def paced(**more: Rate) -> tuple[Pace, Clock]:
     clock = Clock()
     return Pace(clock=lambda: clock.now, sleep=clock.sleep, **more), clock
-
-
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
-    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
-        yield control
 
 
 def test_a_full_bucket_lets_a_burst_through_and_then_its_refill() -> None:

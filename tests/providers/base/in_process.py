@@ -21,11 +21,11 @@ from providers.openstack import stand_in as nova_stand_in
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.opennebula import client
+from slurm_elastic.providers.opennebula import front_end
 from slurm_elastic.providers.opennebula import provider as opennebula
 from slurm_elastic.providers.opennebula.client import OneServer, Transport
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
-from slurm_elastic.providers.openstack import convert, launch
+from slurm_elastic.providers.openstack import convert, launch, project
 from slurm_elastic.providers.openstack.client import Refused
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
@@ -96,7 +96,7 @@ class OneInProcess:
     @contextmanager
     def serving(cls, lag: float) -> Iterator[OneInProcess]:
         cloud = cls(lag)
-        with mock.patch.object(client, "open_server", return_value=cloud.server()):
+        with mock.patch.object(front_end, "open_server", return_value=cloud.server()):
             yield cloud
 
     def server(self) -> Any:
@@ -156,6 +156,7 @@ class StackInProcess:
         with (
             mock.patch.object(nova_stand_in, "time", cloud.clock),
             mock.patch.object(launch, "time", cloud.clock),
+            mock.patch.object(project, "Api", return_value=cloud),
         ):
             yield cloud
 
@@ -168,11 +169,11 @@ class StackInProcess:
             types={"small": Flavor(cpus=2, memory=4096)},
             schedule_wait=2.0,
         )
-        provider = OpenStackProvider(settings, CLUSTER, clock=self.clock, monotonic=self.clock)
-        provider._api = self  # type: ignore[assignment]
-        return provider
+        return OpenStackProvider(settings, CLUSTER, clock=self.clock, monotonic=self.clock)
 
-    def call(self, service: str, method: str, path: str, body: object = None) -> Any:
+    def call(
+        self, service: str, method: str, path: str, body: object = None, content: str = ""
+    ) -> Any:
         ordered = (method, path) == ("POST", "/servers")
         fault = self.faults.pop(0) if ordered and self.faults else ""
         if fault in BEFORE:

@@ -207,10 +207,7 @@ BROKEN = {
     "exit": ("raise ValueError('nothing works')\n", "ValueError: nothing works"),
     "api": ("CLOUD = CloudKind(api=99, ", "made for interface 99 of providers"),
     "clash": ("", "which several packages have: outside_mist:CLOUD, outside_mist2:CLOUD"),
-    "open": (
-        "raise RuntimeError('no licence')\n    ",
-        "cannot be opened: RuntimeError: no licence",
-    ),
+    "open": ("raise RuntimeError('no licence')\n", "cannot be opened: RuntimeError: no licence"),
 }
 
 
@@ -228,11 +225,7 @@ def half(request: pytest.FixtureRequest, folder: Path) -> tuple[Path, str]:
         case "api":
             file.write_text(file.read_text().replace("CLOUD = CloudKind(", code))
         case "open":
-            file.write_text(
-                file.read_text().replace(
-                    "from outside_mist.provider", f"{code}from outside_mist.provider"
-                )
-            )
+            file.with_name("provider.py").write_text(code)
         case "clash":
             put_outside(folder, name="mist", package="outside_mist2")
     site = folder / "site.yaml"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from patience import stretched
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config.clouds import InstanceType
@@ -24,11 +23,10 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base import tags
-from slurm_elastic.providers.base.hosted import REMOVED_AT_ONCE, Room, room
+from slurm_elastic.providers.base.hosted import REMOVED_AT_ONCE, HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
 from slurm_elastic.providers.base.hosts import Hosts, deadline
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.base.tagged import Tagged, TaggedProvider
 from slurm_elastic.testing.contract import CLUSTER, UUID
 
 NODES = tuple(f"n{n}" for n in range(1, 9))
@@ -48,7 +46,7 @@ class Plain(Hosts[str]):
     def _close(self, connection: str) -> None: ...
 
 
-class Rack(TaggedProvider[InstanceType]):
+class Rack(HostedProvider[InstanceType]):
     """Two hosts in memory. ``wrong`` says what goes wrong, by what is done and where."""
 
     def __init__(self, owners: Ownership | None = None) -> None:
@@ -247,35 +245,6 @@ def test_a_refusal_ends_the_launch_and_what_runs_by_then_is_its_answer(
         launched(rack, "n2", generation="g2")
 
 
-def test_after_a_refusal_nothing_is_begun_but_what_was_under_way(
-    rack: Rack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two at a time: the third has its turn once the first is refused, while the second goes on."""
-    third = threading.Event()
-    bounded, run = rack._hosts.in_time, rack._run
-
-    def in_time(do: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        whole = bounded(do)
-
-        def noted(item: Any) -> Any:
-            if item == (2, "n3"):
-                third.set()
-            return whole(item)
-
-        return noted
-
-    def lasts(spec: LaunchSpec, node: str, kind: InstanceType) -> None:
-        if node == "n2":
-            assert third.wait(stretched(60.0))
-        run(spec, node, kind)
-
-    monkeypatch.setattr(rack._hosts, "in_time", in_time)
-    monkeypatch.setattr(rack, "_run", lasts)
-    rack.wrong["run", "n1"] = REFUSED
-    assert launched(rack, "n1", "n2", "n3", "n4") == ["n2"]
-    assert rack.did("run") == ["n1", "n2"]
-
-
 @pytest.mark.parametrize("error", [AWAY, RuntimeError("nobody thought of that")])
 def test_what_is_in_doubt_is_raised_also_beside_a_refusal(rack: Rack, error: Exception) -> None:
     rack.wrong["run", "n1"], rack.wrong["run", "n2"] = REFUSED, error
@@ -321,20 +290,6 @@ def test_machines_of_another_cluster_or_cloud_are_neither_listed_nor_ended() -> 
     assert [m.node for m in rack.instances()] == ["n3"]
     rack.terminate(["n1@a", "n2@a", "n3@a"])
     assert rack.did("end") == ["n3@a"]
-
-
-def test_one_that_might_be_any_clouds_is_left_alone_and_told_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rack = Rack(Ownership(cluster=UUID, clouds=frozenset({"rack", "other"})))
-    rack.there("n1")
-    for _ in range(3):
-        assert rack.instances() == ()
-    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "host=a clouds=other,rack ids=['n1@a']" in told
-    rack.there("n2")
-    rack.instances()
-    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 2
 
 
 # listing and ending

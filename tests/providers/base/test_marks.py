@@ -7,7 +7,16 @@ import pytest
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.base.host_settings import HostsCloud
-from slurm_elastic.providers.base.marks import MADE, MARKET, TYPE, ZONE, machine_of, marks_of
+from slurm_elastic.providers.base.marks import (
+    MADE,
+    MARKET,
+    TYPE,
+    ZONE,
+    Spelling,
+    bought,
+    machine_of,
+    marks_of,
+)
 from slurm_elastic.providers.base.tags import NODES, PRICE
 from slurm_elastic.testing.contract import CLUSTER
 
@@ -20,10 +29,10 @@ OFFER = Offer(
     cloud="rack", location=Location.ON_PREMISES, instance_type="host", zone="hall",
     market=Market.ON_DEMAND, price=0.25, cpus=2, memory=4096,
 )  # fmt: skip
-MARKS = marks_of(
-    LaunchSpec(generation="g1", pool=POOL, nodes=("n1", "n2"), offer=OFFER),
-    "n2", CLUSTER, "rack", 1_800_000_000.4,
-)  # fmt: skip
+SPEC = LaunchSpec(
+    generation="g1", pool=POOL, nodes=("n1", "n2"), offer=OFFER, jobs=(7,), owner={"user": "ann"}
+)
+MARKS = marks_of(SPEC, "n2", CLUSTER, "rack", 1_800_000_000.4)
 
 
 def test_a_machine_is_read_as_it_was_marked() -> None:
@@ -41,3 +50,15 @@ def test_one_whose_marks_were_spoilt_is_counted_as_old_and_dear(made: str) -> No
     one = machine_of("n2-g1", spoilt, SETTINGS, InstanceState.RUNNING, None)
     assert (one.launched, one.price, one.market) == (0.0, 0.05, Market.RESERVED)
     assert (one.node, one.zone, one.instance_type) == ("", "default", "")
+
+
+@pytest.mark.parametrize("node", ["n2", "n002", "7", "a1b", "x" * 20 + "1" * 20])
+def test_keys_of_another_spelling_are_read_as_they_were_written(node: str) -> None:
+    spelling = Spelling(lambda key: key.upper().replace("-", "_").replace(":", "_"))
+    written = spelling.written(SPEC, node, CLUSTER, "rack")
+    assert (written["SLURM_ELASTIC_NODE"], written["SLURM_ELASTIC_USER"]) == (node, "ann")
+    assert all(key.replace("_", "").isalpha() for key in written)
+    read = spelling.read(written | {"SCHED_MESSAGE": "no room"})
+    wanted = bought(SPEC, [node], CLUSTER, "rack")
+    del wanted["Name"], wanted[ZONE]
+    assert read == wanted | {"SCHED_MESSAGE": "no room"}

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.offers import plain_offers, typed_offer
+from slurm_elastic.providers.base.offers import offers_with, plain_offers, typed_offer
 
 CLOUD = AwsCloud(
     name="aws", location=Location.PUBLIC, region="r", image="ami-1", subnets={"a": "s-1", "b": "s-2"},
@@ -46,9 +46,19 @@ def pool(**changes: Any) -> Pool:
 def test_the_offers_are_what_pool_and_cloud_both_have(
     changes: dict[str, Any], there: frozenset[str], keys: list[str]
 ) -> None:
-    found = plain_offers(CLOUD, pool(**changes), there, 3)
+    asked: list[str] = []
+
+    def room(name: str) -> tuple[int, str] | None:
+        asked.append(name)
+        return (3, "full") if name in there else None
+
+    found = offers_with(CLOUD, pool(**changes), room)
     assert [f"{o.instance_type}/{o.zone}/{o.market}" for o in found] == keys
-    assert {o.free for o in found} <= {3}
+    assert {(o.free, o.free_reason) for o in found} <= {(3, "full")}
+    assert len(asked) == len(set(asked)), "once"
+    assert keys or not asked
+    plain = plain_offers(CLOUD, pool(**changes), there, 3)
+    assert [(o.key, o.free) for o in plain] == [(o.key, 3) for o in found]
 
 
 def test_an_offer_has_its_type_as_the_configuration_has_it() -> None:

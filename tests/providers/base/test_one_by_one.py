@@ -187,7 +187,7 @@ def test_machines_that_have_ended_are_not_ordered_again() -> None:
     cloud.now += LAG
     assert cloud.launch() == ["n1"], "lists would show it by now"
     cloud.lists = []
-    with pytest.raises(CapacityError, match="MachinesGone: machines of this launch have ended"):
+    with pytest.raises(CapacityError, match="MachinesGone: 3 machines of this launch have ended"):
         cloud.launch()
     assert cloud.ordered == list(NODES)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.model.cluster import Level, Market, Pool
-from slurm_elastic.providers.base.preflight import affordable, looked, most, refused, size
+from slurm_elastic.model.cluster import Finding, Market, Pool
+from slurm_elastic.providers.base.preflight import Look, affordable, most, size
 
-WORDS = {"rights": "allow it", "otherwise": "look at the cloud"}
+LOOK = Look("allow it", "look at the cloud")
 
 
 @pytest.mark.parametrize(
@@ -19,20 +20,32 @@ WORDS = {"rights": "allow it", "otherwise": "look at the cloud"}
 def test_missing_rights_are_told_from_other_refusals(
     kind: type[ProviderError], advice: str
 ) -> None:
-    error = kind("aws", "Denied", "you may not")
-    found = refused("images", error, "an image", **WORDS)
-    assert (found.what, found.level, found.found) == ("images", Level.WRONG, "Denied: you may not")
-    assert (found.expected, found.advice) == ("an image", advice)
-
     def ask() -> str:
-        raise error
+        raise kind("aws", "Denied", "you may not")
 
-    assert looked("images", ask, "an image", **WORDS) == found
+    (found,) = LOOK.at("images", "an image", ask)
+    assert found == Finding.wrong("images", "Denied: you may not", "an image", advice)
+    (spared,) = LOOK.at("images", "an image", ask, spared="it goes without")
+    if kind is AuthError:
+        told = "cannot be looked at: Denied: you may not"
+        assert spared == Finding.note("images", told, advice="it goes without")
+    else:
+        assert spared == found
 
 
 def test_what_was_found_is_told() -> None:
-    found = looked("images", lambda: "3 images", "an image", **WORDS)
-    assert (found.level, found.found) == (Level.OK, "3 images")
+    def asked() -> Iterator[Finding]:
+        yield Finding.note("image 1", "an old one")
+        raise ProviderError("aws", "Gone", "no more images")
+
+    assert [*LOOK.at("images", "an image", lambda: "3 images")] == [
+        Finding.ok("images", "3 images")
+    ]
+    assert [*LOOK.at("images", "an image", dict)] == [Finding.ok("images", "there")]
+    assert [*LOOK.at("images", "an image", asked)] == [
+        Finding.note("image 1", "an old one"),
+        Finding.wrong("images", "Gone: no more images", "an image", "look at the cloud"),
+    ]
 
 
 @pytest.mark.parametrize(("bound", "machines"), [(None, 3), (2, 2), (0, 0), (9, 3)])

@@ -388,3 +388,36 @@ def test_what_is_not_said_is_as_people_are_told(tmp_path: Path) -> None:
     assert (found.on_wait, found.off_wait, found.claims) == (120, 180, None)
     assert found.room == 3
     assert Market.SPOT not in found.markets
+
+
+@pytest.mark.parametrize("nothing", ["hosts", "types"])
+def test_a_cloud_of_hosts_has_some(nothing: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        settings(**{nothing: {}})
+
+
+def test_a_host_that_changes_hands_while_it_is_asked_is_left_alone(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.launch("h1")
+    bed.power.on = {"h1"}
+    bed.states()
+    is_on = bed.power.is_on
+
+    def handed_on(host: str) -> bool:
+        (claim,) = bed.claims.all().values()
+        bed.claims.release(host, claim)
+        marks = claim.marks | {GENERATION: "g2"}
+        bed.claims.take(host, replace(claim, marks=marks, seen=False, ending=None))
+        return is_on(host)
+
+    answers = iter([is_on, handed_on])
+    monkeypatch.setattr(bed.power, "is_on", lambda host: next(answers, is_on)(host))
+    with pytest.raises(TransientError, match="its claim has just changed"):
+        bed.provider.terminate(["h1-g1"])
+    assert bed.power.orders == [("h1", "on")]
+    bed.provider.terminate(["h1-g2"])
+    bed.now += 1000  # it hangs on its way down
+    answers = iter([handed_on])
+    bed.states()
+    assert bed.power.orders[1:] == [("h1", "shutdown")]

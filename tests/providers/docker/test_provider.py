@@ -49,7 +49,6 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.base.hosted import KEPT, REMOVED_AT_ONCE
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
 from slurm_elastic.providers.docker.provider import LISTED_LATE, DockerProvider
@@ -106,14 +105,13 @@ def number_of(machine: int) -> str:
 def row(number: int, state: str = "running", **labels: str) -> dict[str, Any]:
     """A line of the engine's list: a machine of ours, unless the labels say otherwise."""
     ours = {
-        request.CLUSTER: UUID, request.CLOUD: NAME, request.POOL: "box", request.NODE: "bx1",
-        request.GENERATION: "g1", request.TYPE: "small", request.MARKET: "reserved",
-        request.CPUS: "2", request.MEMORY: "1024", request.PRICE: "0.02",
+        "cluster": UUID, "cloud": NAME, "pool": "box", "node": "bx1", "generation": "g1",
+        "type": "small", "market": "reserved", "cpus": "2", "memory": "1024", "price": "0.02",
     }  # fmt: skip
     address = {"Networks": {"slurm": {"IPAddress": f"10.0.0.{number}"}}}
     return {
         "Id": number_of(number), "State": state, "Created": 1000 + number,
-        "Labels": ours | {f"slurm-elastic.{k}": v for k, v in labels.items()},
+        "Labels": {f"slurm-elastic.{k}": v for k, v in (ours | labels).items()},
         "NetworkSettings": address,
     }  # fmt: skip
 
@@ -293,11 +291,6 @@ class TestLaunching:
             opened(proxy.url).launch(spec("bx1"))
         assert proxy.count("^DELETE") == 0
 
-    def test_a_type_or_host_that_is_gone_from_the_settings(self, proxy: EngineProxy) -> None:
-        with pytest.raises(ProviderError, match="no small on h7"):
-            opened(proxy.url).launch(spec("bx1", zone="h7"))
-        assert proxy.calls == []
-
 
 class TestRoom:
     def test_what_runs_takes_room_whoever_owns_it(self, proxy: EngineProxy) -> None:
@@ -305,23 +298,6 @@ class TestRoom:
         (offer,) = opened(proxy.url).offers(POOL)
         assert (offer.free, offer.free_reason) == (1, "6 of 8 cpus are given out")
         assert (offer.zone, offer.price, offer.instance_type) == ("h0", 0.02, "small")
-
-    def test_a_launch_without_room_is_refused_in_words(self, proxy: EngineProxy) -> None:
-        proxy.fail(listing(*(row(n) for n in range(1, 5))))
-        with pytest.raises(CapacityError) as caught:
-            opened(proxy.url).launch(spec("bx9"))
-        assert caught.value.code == "NoSlots"
-        assert caught.value.message == "h0: 8 of 8 cpus are given out"
-
-    def test_memory_bounds_too(self, proxy: EngineProxy) -> None:
-        hosts = {"h0": DockerHost(url=proxy.url, cpus=64, memory=2500)}
-        (offer,) = opened(hosts=hosts).offers(POOL)
-        assert (offer.free, offer.free_reason) == (2, "0 of 2500 MiB are given out")
-
-    def test_all_the_host_has_where_nothing_is_set(self, proxy: EngineProxy) -> None:
-        proxy.fail(answer("/info", 200, {"NCPU": 6, "MemTotal": 64 << 30}))
-        (offer,) = opened(hosts={"h0": DockerHost(url=proxy.url)}).offers(POOL)
-        assert offer.free == 3
 
     @pytest.mark.parametrize(
         ("own", "free", "why"),
@@ -347,54 +323,6 @@ class TestHosts:
                 stack.enter_context(running_proxy(tmp_path / f"{n}.sock", None)) for n in "ab"
             )
             yield first, second
-
-    def test_each_is_a_zone(self, two: tuple[EngineProxy, EngineProxy]) -> None:
-        two[0].fail(listing(row(1)))
-        provider = opened(two[0].url, two[1].url)
-        assert [(o.zone, o.free) for o in provider.offers(POOL)] == [("h0", 3), ("h1", 4)]
-
-    def test_one_that_is_down_is_not_offered(self, two: tuple[EngineProxy, EngineProxy]) -> None:
-        two[0].fail(Fault(drop=True))
-        provider = opened(two[0].url, two[1].url)
-        assert [o.zone for o in provider.offers(POOL)] == ["h1"]
-        two[1].fail(Fault(drop=True))
-        with pytest.raises(TransientError):
-            provider.offers(POOL)
-
-    def test_a_list_is_of_all_or_of_none(self, two: tuple[EngineProxy, EngineProxy]) -> None:
-        two[0].fail(listing(row(1)))
-        two[1].fail(listing(row(2, node="bx2")))
-        provider = opened(two[0].url, two[1].url)
-        assert [(m.node, m.zone) for m in provider.instances()] == [("bx1", "h0"), ("bx2", "h1")]
-        two[1].fail(Fault(drop=True))
-        with pytest.raises(TransientError):
-            provider.instances()
-
-    def test_a_known_machine_ends_while_another_host_is_down(
-        self, two: tuple[EngineProxy, EngineProxy]
-    ) -> None:
-        two[0].fail(listing(row(1)))
-        provider = opened(two[0].url, two[1].url)
-        (machine,) = provider.instances()
-        two[0].fail(answer("kill", 204))
-        two[1].fail(Fault(drop=True))
-        provider.terminate([machine.id])
-        assert two[0].count("kill") == 1
-
-    def test_one_that_is_down_keeps_nobody_from_ending_what_another_has(
-        self, two: tuple[EngineProxy, EngineProxy]
-    ) -> None:
-        """By a daemon that was started anew: it knows of no machine where it is."""
-        two[0].fail(listing(row(1)), answer("kill", 204))
-        two[1].fail(Fault(drop=True))
-        provider = opened(two[0].url, two[1].url)
-        with pytest.raises(TransientError):  # the second may be there
-            provider.terminate([number_of(1)[:12], number_of(2)[:12]])
-        assert two[0].count("kill") == 1
-        provider.terminate([number_of(1)[:12]])
-        two[1].fail(listing(row(2)), answer("kill", 204))
-        provider.terminate([number_of(2)[:12]])
-        assert two[1].count("kill") == 1
 
     def test_what_one_printed_is_looked_for_where_it_is(
         self, two: tuple[EngineProxy, EngineProxy]
@@ -469,36 +397,6 @@ class TestEnding:
         assert [o.free for o in provider.offers(POOL)] == [(before.free or 0) + 1]
         now = LISTED_LATE
         assert provider.instances() == (machine,), "it has been started by somebody"
-
-    def test_ended_ones_are_kept_for_a_while_and_removed_a_few_at_a_time(
-        self, proxy: EngineProxy
-    ) -> None:
-        now = 0.0
-        provider = DockerProvider(
-            settings(proxy.url), Cluster(name="site", uuid=UUID), clock=lambda: now
-        )
-        ended = [row(n, "exited", node=f"bx{n}") for n in range(1, REMOVED_AT_ONCE + 3)]
-        proxy.fail(answer("^DELETE", 204), listing(*ended))
-        assert provider.instances() == ()
-        now = KEPT - 1
-        provider.instances()
-        assert proxy.count("^DELETE") == 0
-        now = KEPT
-        provider.instances()
-        assert proxy.count("^DELETE") == REMOVED_AT_ONCE
-
-    def test_one_that_cannot_be_removed_spoils_no_list(self, proxy: EngineProxy) -> None:
-        now = 0.0
-        provider = DockerProvider(
-            settings(proxy.url), Cluster(name="site", uuid=UUID), clock=lambda: now
-        )
-        proxy.fail(
-            listing(row(1, "dead"), row(2)),
-            Fault(status=500, message="driver failed to remove", match="^DELETE"),
-        )
-        provider.instances()
-        now = KEPT
-        assert [m.id for m in provider.instances()] == [number_of(2)[:12]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libvirt_hosts import Daemon, Fault, running_proxy
+from libvirt_hosts import Fault
 
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import configfile
@@ -194,29 +194,6 @@ class TestRefusals:
 
 
 class TestHosts:
-    @pytest.fixture
-    def two(self, bed: LibvirtBed, daemon: Daemon, tmp_path: Path) -> Any:
-        """The second host is the first by another way; what is there is of both."""
-        with running_proxy(tmp_path / "second-sock", daemon.socket) as second:
-            uri = daemon.uri("test:///default", second.path)
-            away = LibvirtHost(uri=uri, cpus=50, memory=10**8)
-            yield opened(bed, hosts=bed.settings().hosts | {"kvm2": away}), second
-
-    def test_a_host_that_is_down_is_left_out_of_offers(self, bed: LibvirtBed, two: Any) -> None:
-        provider, second = two
-        assert [o.zone for o in provider.offers(bed.pool)] == [HOST, "kvm2"]
-        second.fail(Fault(drop=True))
-        assert [o.zone for o in provider.offers(bed.pool)] == [HOST]
-
-    def test_its_machines_are_not_taken_for_gone(self, bed: LibvirtBed, two: Any) -> None:
-        provider, second = two
-        machines = provider.launch(spec_for(bed, provider, 1))
-        second.fail(Fault(drop=True))
-        with pytest.raises(TransientError, match="kvm2"):
-            provider.instances()
-        provider.terminate([machines[0].id])  # that one's host is up
-        assert bed.alive() == set()
-
     def test_one_that_was_silent_is_asked_again(self, bed: LibvirtBed) -> None:
         provider = opened(bed, timeout=3.0)
         provider.check()
@@ -383,10 +360,3 @@ def test_without_bindings_one_sentence_says_what_to_install() -> None:
     )
     assert "install the distribution's python3-libvirt" in done.stdout
     assert done.stderr == ""
-
-
-def test_an_offer_that_the_settings_lack_is_refused(bed: LibvirtBed) -> None:
-    spec = spec_for(bed, opened(bed), 1)
-    provider = opened(bed, types={"other": LibvirtType(cpus=1, memory=16)})
-    with pytest.raises(ProviderError, match="no small on kvm1"):
-        provider.launch(spec)

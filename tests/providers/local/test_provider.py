@@ -13,11 +13,9 @@ import pytest
 from patience import eventually
 from providers.local.bed import POOL, LocalBed, provider_at
 
-from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
-from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.local.settings import LocalCloud
+from slurm_elastic.model.cluster import LaunchSpec, Market, Pool
 from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract
 
 CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
@@ -79,37 +77,6 @@ def test_what_an_own_host_does_not_have_is_not_offered(served):
     fields = {f: getattr(POOL, f) for f in POOL.__struct_fields__}
     assert not provider.offers(Pool(**fields | {"markets": (Market.SPOT,)}))
     assert not provider.offers(Pool(**fields | {"zones": ("us-east-1a",)}))
-
-
-def test_machines_live_from_launch_to_terminate(served):
-    provider = provider_at(served)
-    provider.check()
-    launched = provider.launch(spec_of(provider, "n2", "n1"))
-    assert [i.node for i in launched] == ["n2", "n1"]
-    assert {i.offer_key for i in launched} == {"here/slurmd/local/reserved"}
-    eventually(lambda: {i.state for i in provider.instances()} == {InstanceState.RUNNING})
-    again = provider.launch(spec_of(provider, "n2", "n1"))
-    assert [i.id for i in again] == [i.id for i in launched]
-    for _ in range(2):
-        provider.terminate([i.id for i in launched])
-    provider.terminate([])
-    eventually(lambda: not provider.instances())
-    assert provider.notices() == ()
-
-
-def test_another_cluster_sees_none_of_it(served):
-    provider = provider_at(served)
-    provider.launch(spec_of(provider, "n1"))
-    cloud = LocalCloud(name="here", location=Location.ON_PREMISES, socket=str(served))
-    other = open_provider(cloud, Cluster(name="other", uuid="other"))
-    assert not other.instances()
-
-
-def test_a_full_host_gives_what_it_has_and_then_is_out_of_capacity(served):
-    provider = provider_at(served)
-    assert len(provider.launch(spec_of(provider, "n1", "n2", "n3", generation="g2"))) == 2
-    with pytest.raises(CapacityError, match="2 of 2 machines"):
-        provider.launch(spec_of(provider, "n3", generation="g3"))
 
 
 def test_a_node_whose_last_machine_is_not_gone_may_be_tried_again(served):

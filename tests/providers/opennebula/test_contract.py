@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated import running_one
 from providers.opennebula.bed import OneBed
 
 from slurm_elastic.sandbox.one_control import OneControl
@@ -20,12 +18,6 @@ from slurm_elastic.testing.contract import (
 from slurm_elastic.testing.stop_contract import StopContract, StopFaultContract
 
 pytestmark = pytest.mark.usefixtures("guarded")
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
-    with running_one(tmp_path_factory.mktemp("one")) as running:
-        yield running
 
 
 @pytest.fixture

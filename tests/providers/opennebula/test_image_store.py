@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated import running_one
 from image.files import NAME, POOL_IMAGE, image_at, opened, qcow2_at, sent
 from msgspec.structs import replace
 from providers.opennebula.bed import FAST, OneBed
@@ -26,12 +24,6 @@ from slurm_elastic.sandbox.one_world import Pace
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
-    with running_one(tmp_path_factory.mktemp("one")) as running:
-        yield running
 
 
 @pytest.fixture

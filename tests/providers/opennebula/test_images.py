@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import xmlrpc.client
-from collections.abc import Iterator
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from emulated import running_one
 from msgspec.structs import replace
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
@@ -16,7 +13,6 @@ from slurm_elastic.base.errors import DeniedError, ProviderError
 from slurm_elastic.model.cluster import ImageChoice, Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
-from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Image, User
 from slurm_elastic.testing.contract import spec_for
 
@@ -24,17 +20,6 @@ pytestmark = pytest.mark.usefixtures("guarded")
 
 ELASTIC, STRANGER = 2, 3
 OF_DEBIAN = {"SLURM_ELASTIC_OS": "debian", "SLURM_ELASTIC_VERSION": "12.5"}
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
-    with running_one(tmp_path_factory.mktemp("one")) as running:
-        yield running
-
-
-@pytest.fixture
-def bed(control: OneControl, tmp_path: Path) -> OneBed:
-    return OneBed(control, tmp_path, user="elastic")
 
 
 def stocked(bed: OneBed, *images: Image) -> None:

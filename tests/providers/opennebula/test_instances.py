@@ -10,13 +10,14 @@ import pytest
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.opennebula import convert, instances, requests
+from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION
+from slurm_elastic.providers.opennebula import convert, instances
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
 from slurm_elastic.providers.opennebula.instances import ASKED_AGAIN, PAGE, READ_AT_ONCE, Machines
 from slurm_elastic.testing.contract import UUID
 
-OURS = {requests.CLUSTER: UUID, requests.CLOUD: "one", requests.GENERATION: "g1"}
+OURS = {CLUSTER: UUID, CLOUD: "one", GENERATION: "g1"}
 RUNNING, SHUTDOWN = 3, 12
 
 
@@ -82,29 +83,15 @@ def machines(oned: Oned, *clouds: str, timeout: float = 20.0) -> Machines:
 
 
 def test_only_ours_are_listed_and_known(oned: Oned) -> None:
-    oned.there = [vm(1), vm(2, {requests.CLUSTER: "another"}), vm(3, {})]
+    oned.there = [vm(1), vm(2, {CLUSTER: "another"}), vm(3, {})]
     made = machines(oned)
     assert [v.id for v in made.live()] == [1]
-    assert made.ours == {convert.instance_id("one", 1)}
+    assert made.ours.ids == {convert.instance_id("one", 1)}
     assert oned.asked == [("vmpool.infoextended", -3, -1, -1, -1)]
 
 
-def test_one_of_no_cloud_that_can_be_told_is_told_of_once(
-    oned: Oned, caplog: pytest.LogCaptureFixture
-) -> None:
-    oned.there = [vm(1, {requests.CLUSTER: UUID})]
-    made = machines(oned, "other")
-    assert made.live() == made.live() == []
-    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "machines left alone" in told
-    assert "clouds=one,other ids=[1]" in told
-    oned.there.append(vm(2, {requests.CLUSTER: UUID}))
-    made.live()
-    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 2
-
-
 def test_ended_ones_are_looked_for_page_by_page_and_not_too_far_back(oned: Oned) -> None:
-    other = OURS | {requests.GENERATION: "g0"}
+    other = OURS | {GENERATION: "g0"}
     oned.done = [
         vm(n, OURS if n % 100 == 50 else other, started=10_000 - n) for n in range(3 * PAGE)
     ]

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated import running_one
 from msgspec.structs import replace
 from providers.opennebula.bed import OneBed
 
@@ -21,7 +19,7 @@ from slurm_elastic.model.cluster import ImageChoice
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import CLOUD
-from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
+from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
@@ -29,12 +27,6 @@ OWN = {"user.info", "group.info", "vmpool.info", "vmpool.infoextended", "vmpool.
        "vm.action", "system.version", "vnpool.info", "imagepool.info"}  # fmt: skip
 """One's own account and machines; and lists, which have what the account may use."""
 HOST = "HOST/* USE"
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
-    with running_one(tmp_path_factory.mktemp("one")) as running:
-        yield running
 
 
 ONETEMPLATE = """#!/bin/sh
@@ -74,16 +66,16 @@ class GatedBed(OneBed):
         self.directory = directory
         self.rules: set[str] = set()
         self.used: set[str] = set()
-        real = OpenNebulaProvider._call
+        real = FrontEnd.call
 
-        def call(provider, method: str, *arguments: object):
+        def call(oned, method: str, *arguments: object):
             if method not in OWN:
                 needed = self.needed(method, arguments)
                 assert needed <= self.rules, f"{method}: no rule {needed - self.rules}"
                 self.used |= needed
-            return real(provider, method, *arguments)
+            return real(oned, method, *arguments)
 
-        patch.setattr(OpenNebulaProvider, "_call", call)
+        patch.setattr(FrontEnd, "call", call)
 
     @staticmethod
     def needed(method: str, arguments: tuple[object, ...]) -> set[str]:

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from emulated import running_one
 from msgspec.structs import replace
 from patience import awake, eventually, patience, stretched
 from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed, world
@@ -22,7 +20,6 @@ from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed, world
 from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
-    ConfigError,
     DeniedError,
     ProviderError,
     QuotaError,
@@ -32,6 +29,7 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import instances
+from slurm_elastic.providers.opennebula.errors import is_refusal
 from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
@@ -45,12 +43,6 @@ pytestmark = pytest.mark.usefixtures("guarded")
 ELASTIC, USERS = 2, 1
 NO_HOST = "Cannot dispatch VM: No host with enough capacity to deploy the VM"
 FULL = [Host(id=0, name="tiny", cpu=0, memory=0)]
-
-
-@pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
-    with running_one(tmp_path_factory.mktemp("one")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -609,8 +601,10 @@ class TestTransport:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/RPC2"
-            with pytest.raises(TransientError):
+            with pytest.raises(TransientError) as caught:
                 bed.open(endpoint=url).check()
+        assert caught.value.code == "NotConnected"
+        assert is_refusal(caught.value), "nothing was sent"
 
     def test_another_path_is_not_oned(self, bed: OneBed) -> None:
         with pytest.raises(ProviderError, match="HTTP 404"):
@@ -653,15 +647,6 @@ def test_a_machine_that_powers_itself_off_is_told_as_stopped(bed: OneBed) -> Non
     assert [i.state for i in provider.instances()] == [InstanceState.STOPPED]
     provider.terminate([machine.id])
     eventually(lambda: not provider.instances())
-
-
-def test_unreadable_user_data_is_a_config_error(bed: OneBed, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        bed.open(user_data=str(tmp_path / "none"))
-    odd = tmp_path / "odd"
-    odd.write_text("hello")
-    with pytest.raises(ConfigError, match="begins with none"):
-        bed.open(user_data=str(odd))
 
 
 def test_a_fault_in_the_middle_is_told_by_oneds_own_words(bed: OneBed) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.providers.opennebula import requests
+from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.opennebula.convert import ACTIVE, PENDING, Vm
 from slurm_elastic.providers.opennebula.scheduling import given_up, in_line
 
@@ -19,7 +19,7 @@ NOT_NOW = "Sat Nov 21 03:35:07 2026: Cannot dispatch VM to any Host. Possible re
 
 def vm(number: int, placed: float | None, launch: str = "g1", started: float = T0) -> Vm:
     waits = placed is None
-    tags = {requests.GENERATION: launch} | ({"SCHED_MESSAGE": NOT_NOW} if waits else {})
+    tags = {GENERATION: launch} | ({"SCHED_MESSAGE": NOT_NOW} if waits else {})
     state, lcm = (PENDING, 0) if waits else (ACTIVE, 3)
     return Vm(id=number, state=state, lcm=lcm, started=started, tags=tags, address=None,
               placed=placed)  # fmt: skip
@@ -78,7 +78,7 @@ def test_the_last_of_a_launch_that_was_placed_while_it_was_ordered_are_in_line()
 
 def test_a_machine_that_the_scheduler_comes_to_next_is_in_line_before_it_has_a_message() -> None:
     """The message may come between the list and the next question."""
-    tried, untried = vm(1, None), replace(vm(2, None), tags={requests.GENERATION: "g1"})
+    tried, untried = vm(1, None), replace(vm(2, None), tags={GENERATION: "g1"})
     assert in_line([vm(0, T0 + 1), tried, untried]) == {1, 2}
     assert set(given_up([vm(0, T0 + 1), tried, untried], T0 + LIMIT + 2, LIMIT)) == {1}
 

@@ -1,5 +1,5 @@
-"""Each fault x each call: afterwards, with the cloud healed and the call repeated, there is exactly
-one machine for each node or none, and no error was anything but one of ours.
+"""What may go wrong at nova beyond what the contract and the fault matrix ask of each cloud: orders
+that were taken and not looked after, deletions that nova refuses, words of TLS.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from tests.ports import free_ports
 
 TIMEOUT = 4.0
 TRANSIENT = [k for k in Kind if k not in (Kind.STATUS, Kind.SLOW)]
-WITHOUT_BODY = [k for k in TRANSIENT if k.startswith(("reset", "silent"))]
-"""The answer to a deletion has none that could be wrong."""
 STATUSES: dict[int, tuple[str, type[ProviderError]]] = {
     401: ("The request you have made requires authentication.", AuthError),
     403: (POLICY, AuthError),
@@ -58,19 +56,6 @@ def settled(bed: StackBed, provider: Provider, count: int) -> None:
     found = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
     assert {m.id for m in found} == bed.alive()
     assert len({m.node for m in found}) == len(found) == count
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
-def test_launch(bed: StackBed, kind: Kind, count: int | None) -> None:
-    provider = bed.open(timeout=TIMEOUT)
-    spec = spec_for(bed, provider, 3)
-    bed.stand_in.fail(kind, CREATE, count)
-    with pytest.raises(TransientError):
-        provider.launch(spec)
-    bed.heal()
-    assert len(bed.open(timeout=TIMEOUT).launch(spec)) == 3
-    settled(bed, provider, 3)
 
 
 @pytest.mark.parametrize("where", ["identity", "compute"])
@@ -131,18 +116,6 @@ def test_statuses(bed: StackBed, status: int, action: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_the_look_up_before_a_launch(bed: StackBed, kind: Kind) -> None:
-    provider = bed.open(timeout=TIMEOUT)
-    spec = spec_for(bed, provider, 2)
-    bed.stand_in.fail(kind, LIST)
-    with pytest.raises(TransientError):
-        provider.launch(spec)
-    bed.heal()
-    settled(bed, provider, 0)
-    assert len(provider.launch(spec)) == 2
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
 def test_the_look_at_what_was_ordered(bed: StackBed, kind: Kind) -> None:
     """The order was carried out, and the lists after it fail."""
     provider = bed.open(timeout=TIMEOUT)
@@ -179,20 +152,6 @@ def test_list(bed: StackBed, kind: Kind) -> None:
         provider.instances()
     bed.heal()
     settled(bed, provider, 2)
-
-
-@pytest.mark.parametrize("kind", WITHOUT_BODY)
-@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
-def test_terminate(bed: StackBed, kind: Kind, count: int | None) -> None:
-    provider = bed.open(timeout=TIMEOUT)
-    ids = [m.id for m in provider.launch(spec_for(bed, provider, 3))]
-    bed.stand_in.fail(kind, DELETE, count)
-    with pytest.raises(TransientError):
-        provider.terminate(ids)
-    bed.heal()
-    provider.terminate(ids)
-    assert bed.alive() == set()
-    settled(bed, bed.open(timeout=TIMEOUT), 0)
 
 
 @pytest.mark.parametrize("kind", [Kind.DRIP, Kind.SILENT_BEFORE, Kind.SILENT_AFTER])

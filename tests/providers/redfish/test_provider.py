@@ -19,12 +19,10 @@ from providers.redfish.bed import HOSTS, Bmcs, MatrixBed, RedfishBed, rack, runn
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import CapacityError, ConfigError, TransientError
 from slurm_elastic.config import configfile
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
 from slurm_elastic.providers.base.claims import Claim, Claims
-from slurm_elastic.providers.base.switched import SwitchedHosts
-from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.redfish.bmc import redfish_of
 from slurm_elastic.providers.redfish.command import Command
 from slurm_elastic.testing.contract import (
@@ -83,29 +81,6 @@ def aged(bed: RedfishBed, seconds: float) -> Provider:
 # whose a host is
 
 
-def test_a_host_that_a_person_switched_on_is_neither_used_nor_switched_off(bed: RedfishBed) -> None:
-    bed.bmcs.press("h1", "On")
-    provider = bed.open()
-    spec = spec_for(bed, provider, 2)
-    assert [m.node for m in provider.launch(spec)] == ["h2"]
-    provider.terminate([f"h1-{spec.generation}", "h1"])
-    assert bed.bmcs.on() == {"h1", "h2"}
-    with pytest.raises(CapacityError, match="h1 is on, and not by us"):
-        provider.launch(replace(spec, generation="g2", nodes=("h1",)))
-
-
-def test_a_host_that_went_off_is_nobodys_even_when_a_person_switches_it_on(bed: RedfishBed) -> None:
-    provider = bed.open()
-    (machine,) = provider.launch(spec_for(bed, provider, 1))
-    assert states(provider) == {"h1": InstanceState.RUNNING}
-    bed.bmcs.press("h1", "Off")
-    assert states(provider) == {}
-    bed.bmcs.press("h1", "On")
-    provider.terminate([machine.id])
-    assert bed.bmcs.on() == {"h1"}
-    assert states(provider) == {}
-
-
 def test_two_heads_that_share_hosts_and_claims_never_use_one_twice(bed: RedfishBed) -> None:
     ours, theirs = bed.open(), bed.open("11111111-2222-3333-4444-555555555555")
     spec = spec_for(bed, ours, 1)
@@ -115,115 +90,11 @@ def test_two_heads_that_share_hosts_and_claims_never_use_one_twice(bed: RedfishB
         theirs.launch(replace(spec, generation="theirs"))
 
 
-def test_a_host_that_never_comes_on_is_given_up_and_free_again(bed: RedfishBed) -> None:
-    provider = bed.open()
-    provider.launch(spec_for(bed, provider, 1))
-    bed.bmcs.press("h1", "Off")
-    assert states(aged(bed, 60)) == {"h1": InstanceState.PENDING}
-    assert states(aged(bed, 130)) == {"h1": InstanceState.STOPPING}
-    assert states(aged(bed, 140)) == {}
-    assert bed.claims() == {}
-
-
-def test_one_that_does_not_shut_down_is_switched_off(bed: RedfishBed) -> None:
-    provider = bed.open()
-    (machine,) = provider.launch(spec_for(bed, provider, 1))
-    assert states(provider) == {"h1": InstanceState.RUNNING}
-    provider.terminate([machine.id])
-    bed.bmcs.press("h1", "On")  # its system hangs on the way down
-    assert states(aged(bed, 100)) == {"h1": InstanceState.STOPPING}
-    assert bed.bmcs.on() == {"h1"}
-    assert states(aged(bed, 200)) == {"h1": InstanceState.STOPPING}
-    assert bed.bmcs.on() == set()
-    assert states(provider) == {}
-
-
-class Handed:
-    """Switches in memory, and what happens while a host is asked."""
-
-    def __init__(self) -> None:
-        self.on: set[str] = set()
-        self.meanwhile: Callable[[], object] = lambda: None
-
-    def is_on(self, host: str) -> bool:
-        was = host in self.on
-        self.meanwhile()
-        return was
-
-    def switch(self, host: str, word: str) -> None:
-        self.on = self.on | {host} if word == "on" else self.on - {host}
-
-
-def test_a_host_that_is_another_launchs_by_then_is_not_switched_off(tmp_path: Path) -> None:
-    power, claims = Handed(), Claims("rack", tmp_path / "claims.db")
-    later = [0.0]
-    provider = SwitchedHosts(
-        rack(tmp_path, hosts={"h1": "x"}), CLUSTER, power, claims, lambda: time.time() + later[0]
-    )
-    pool = RedfishBed.pool
-    spec = LaunchSpec(generation="g1", pool=pool, nodes=("h1",), offer=provider.offers(pool)[0])
-    (machine,) = provider.launch(spec)
-    assert states(provider) == {"h1": InstanceState.RUNNING}
-
-    def handed_on() -> None:
-        """Somebody switched it off, and another head claims it, while its BMC takes its time."""
-        (claim,) = claims.all().values()
-        claims.release("h1", claim)
-        claims.take("h1", replace(claim, marks=claim.marks | {GENERATION: "g2"}))
-
-    asked = iter([lambda: None, handed_on])
-    power.meanwhile = lambda: next(asked, lambda: None)()
-    with pytest.raises(TransientError, match="its claim has just changed"):
-        provider.terminate([machine.id])
-    assert power.on == {"h1"}
-    assert [m.generation for m in provider.instances()] == ["g2"]
-    provider.terminate(["h1-g2"])
-    assert power.on == set()
-    power.on = {"h1"}  # it hangs on its way down
-    later[0] = 1000.0
-    (claim,) = claims.all().values()
-    fresh = replace(claim, marks=claim.marks | {GENERATION: "g3"}, seen=False, ending=None)
-    asked = iter([lambda: claims.change("h1", claim, fresh)])
-    provider.instances()
-    assert power.on == {"h1"}
-
-
 def test_a_file_of_claims_that_was_begun_and_not_made_is_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "claims.db").touch()
     claims = Claims("rack", tmp_path / "claims.db")
     assert claims.all() == {}
     assert claims.take("h1", Claim(marks={}))
-
-
-def test_a_host_that_does_not_answer_is_as_it_was(bed: RedfishBed) -> None:
-    provider = bed.open()
-    provider.launch(spec_for(bed, provider, 2))
-    assert set(states(provider).values()) == {InstanceState.RUNNING}
-    bed.bmcs.trouble = {"list": ["internal", 1]}
-    assert states(provider) == dict.fromkeys(("h1", "h2"), InstanceState.RUNNING)
-
-
-def test_an_order_that_never_arrived_is_given_again(bed: RedfishBed) -> None:
-    provider = bed.open()
-    spec = spec_for(bed, provider, 1)
-    bed.bmcs.trouble = {"launch": ["reset before", 1]}
-    with pytest.raises(TransientError):
-        provider.launch(spec)
-    assert bed.bmcs.on() == set()
-    assert [m.node for m in bed.open().launch(spec)] == ["h1"]
-    assert bed.bmcs.on() == {"h1"}
-
-
-def test_doctor_is_told_of_each_host(bed: RedfishBed) -> None:
-    bed.bmcs.press("h2", "On")
-    provider = bed.open()
-    provider.launch(spec_for(bed, provider, 1))
-    found = {f.what: (f.level, f.found) for f in provider.examine(())}  # type: ignore[attr-defined]
-    assert found["host h1"] == (Level.OK, "on, ours")
-    assert found["host h2"][0] is Level.NOTE
-    assert "not by us" in found["host h2"][1]
-    assert found["host h3"] == (Level.OK, "off")
-    assert len(found) == len(HOSTS)
 
 
 # by a command

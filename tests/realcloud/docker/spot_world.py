@@ -16,7 +16,7 @@ from typing import Any
 from slurm_elastic.image.imds import ADDRESS
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
-from slurm_elastic.sandbox.runner import ALIVE
+from slurm_elastic.sandbox.seen import ALIVE
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.slurm.hooks.launcher import PROGRAM
 from slurm_elastic.state.ledger import Ledger, Machine

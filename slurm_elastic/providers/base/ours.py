@@ -1,0 +1,67 @@
+"""Which of all machines at a place are one cloud's, and which ids are known to be so."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
+from slurm_elastic.providers.base.tags import CLOUD
+
+log = logging.getLogger(__name__)
+
+Machine = TypeVar("Machine")
+
+
+class Ours:
+    """``ids`` were once seen with our tags, or told by a launch of ours; ``unclear`` are those of
+    machines that might be any of several clouds'. ``key``: how the tag of the cloud is spelled.
+    Thread-safe.
+    """
+
+    def __init__(self, cloud: str, ownership: Ownership, key: str = CLOUD) -> None:
+        self.ids: set[str] = set()
+        self.unclear: frozenset[str] = frozenset()
+        self._cloud = cloud
+        self._ownership = ownership
+        self._key = key
+        self._lock = threading.Lock()
+
+    def has(self, marks: Mapping[str, str]) -> bool:
+        """Whether these tags say that what bears them is this cloud's."""
+        return self._ownership.owner(marks) == self._cloud
+
+    def among(
+        self,
+        found: Iterable[Machine],
+        marks: Callable[[Machine], Mapping[str, str]],
+        number: Callable[[Machine], str],
+    ) -> list[Machine]:
+        """Those that are this cloud's. One that may be is told of once: nobody lists it, and it
+        costs money.
+        """
+        owned = [(self._ownership.owner(marks(one)), one) for one in found]
+        unclear = frozenset(number(one) for whose, one in owned if whose == AMBIGUOUS)
+        with self._lock:
+            new, self.unclear = unclear - self.unclear, self.unclear | unclear
+        if new:
+            log.error(
+                "machines left alone, any of these clouds may have started them: tag them %s=NAME "
+                "or end them clouds=%s ids=%s",
+                self._key, ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new)),
+            )  # fmt: skip
+        return [one for whose, one in owned if whose == self._cloud]
+
+    def named(
+        self, ids: Sequence[str], learn: Callable[[], object], done: str = "terminated"
+    ) -> list[str]:
+        """Those of ``ids`` that are ours; where one is not known, ``learn`` lists all anew."""
+        wanted = list(dict.fromkeys(ids))
+        if not self.ids.issuperset(wanted):
+            learn()
+        for one in wanted:
+            if one not in self.ids:
+                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self._cloud, one)
+        return [one for one in wanted if one in self.ids]

@@ -1,0 +1,41 @@
+"""A connection to a cloud that is opened when it is first needed, and anew after an AuthError."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, TypeVar
+
+from slurm_elastic.base.errors import AuthError
+
+Connection = TypeVar("Connection")
+
+
+class Reopened(Generic[Connection]):
+    """``translated`` turns what is raised inside into ProviderErrors. Thread-safe."""
+
+    def __init__(
+        self,
+        opened: Callable[[], Connection],
+        translated: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._open = opened
+        self._translated = translated
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[Connection]:
+        """The connection. Credentials may be renewed while we run: refused ones are read anew."""
+        try:
+            with self._translated():
+                with self._lock:
+                    if self._connection is None:
+                        self._connection = self._open()
+                    connection = self._connection
+                yield connection
+        except AuthError:
+            with self._lock:
+                self._connection = None
+            raise
