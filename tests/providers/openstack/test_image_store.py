@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.cluster import ImageChoice
-from slurm_elastic.providers.openstack.image_store import GlanceImages
+from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -69,7 +69,7 @@ def test_a_person_who_gives_up_leaves_no_image(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(GlanceImages, "_send", interrupted)
+    monkeypatch.setattr(Project, "send", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sent(bed, image_at(tmp_path / "a.qcow2"))
     assert bed.world.images == []
