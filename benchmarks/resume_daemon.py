@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,10 +24,11 @@ from slurm_elastic.config import configfile
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.spool import Request, Spool
+from slurm_elastic.state.spool import Spool
 
 
 class Usage(Struct, frozen=True):
@@ -53,6 +55,8 @@ class Watched(Daemon):
         self.finished = 0.0
         self.usage = usage
         self.used = usage()
+        for round_ in self._rounds.values():
+            round_.serve = partial(self._clocked, round_.serve)  # type: ignore[method-assign]
 
     def warm_up(self) -> None:
         """Come to rest: the first round has read the cloud."""
@@ -61,8 +65,10 @@ class Watched(Daemon):
             round_.result(60)
         self.used = self.usage()
 
-    def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
-        waits = super()._serve(cloud, request, again=again)
+    def _clocked(
+        self, serve: Callable[[Request, bool], bool], request: Request, *rest: bool
+    ) -> bool:
+        waits = serve(request, *rest)
         self.request, self.finished, self.used = request, time.time(), self.usage()
         self.served.set()
         return waits

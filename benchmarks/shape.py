@@ -25,6 +25,7 @@ from msgspec import Struct
 
 import slurm_elastic
 from benchmarks.report import Report, Row, bounded, noted, report
+from slurm_elastic.config.books import BooksSettings
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 GOALS = {"resume": (110, 26), "notice": (150, None), "quiet round": (80, None)}
@@ -101,8 +102,8 @@ def _place(code: CodeType) -> str:
 
 
 def resume() -> Way:
-    """From the request of one node in the spool to its machine and address."""
-    with world("tests.controller.world", "World") as site:
+    """From the request of one node in the spool to its machine and address, without features."""
+    with world("tests.controller.world", "World", books=BooksSettings(tags=())) as site:
         site.advance(30)
         site.slurm.submit(1, ("pub1",))
         site.slurm.step()
@@ -202,9 +203,9 @@ def run(site: Any) -> None:  # noqa: ANN401 - a world of the tests
 
 
 @contextlib.contextmanager
-def world(module: str, name: str) -> Iterator[Any]:
+def world(module: str, name: str, **config: object) -> Iterator[Any]:
     """A site of the tests."""
-    made = getattr(importlib.import_module(module), name)()
+    made = getattr(importlib.import_module(module), name)(**config)
     try:
         yield made
     finally:

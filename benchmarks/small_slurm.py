@@ -24,8 +24,9 @@ from types import TracebackType
 
 import slurm_elastic
 from slurm_elastic.config import SlurmSettings
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.state.spool import Request, Spool
+from slurm_elastic.state.spool import Spool
 
 PORTS = range(10_000, 20_000)
 PROGRAMS = Path(slurm_elastic.__file__).parent / "machine" / "programs"

@@ -8,8 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +20,6 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
-from slurm_elastic.controller.tunnels import Tunnels
 from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
@@ -34,7 +31,7 @@ from slurm_elastic.watch.door.answers import Answers
 from slurm_elastic.watch.door.server import Door
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.munge_keys import MungeKeys
+    pass
 
 log = logging.getLogger("slurm_elastic.daemon")
 
@@ -86,9 +83,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         _keep_catalogues(plain, config, stop, closing)
         tell_used(config, ledger, time.time())
         _answer_users(config, closing)
-        Daemon(site, spool, wake, waiter.nudge, keys=_keys(site), tunnels=_tunnels(config)).run(
-            stop
-        )
+        Daemon(site, spool, wake, waiter.nudge).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
 
@@ -128,30 +123,6 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
         )  # fmt: skip
     else:
         closing.callback(door.close)
-
-
-def _keys(site: Site) -> MungeKeys | None:
-    """Who brings the munge key to machines; None where it is part of their image."""
-    ssh = site.config.join.ssh
-    if ssh is None:
-        return None
-    try:
-        from slurm_elastic.controller.munge_keys import MungeKeys
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"
-        ) from error
-    # Its threads tell each failed connection with a traceback; we tell it in a line.
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    return MungeKeys(site, ssh)
-
-
-def _tunnels(config: Config) -> Callable[[Site, Executor], Tunnels] | None:
-    """Who lets machines in; None where the network is the site's own business."""
-    network = config.join.network
-    if network is None:
-        return None
-    return lambda site, worker: Tunnels(site, network, worker)
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket]:

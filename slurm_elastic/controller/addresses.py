@@ -5,6 +5,7 @@ the word by which they enrol there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,7 +13,15 @@ from slurm_elastic.config.joining import Enrol
 from slurm_elastic.config.tunnel import enrols
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import word_of
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.controller.steps import Steps
+from slurm_elastic.model.cluster import Instance, LaunchSpec
+
+
+def join(site: Site) -> Steps | None:
+    """Where machines are reached through a tunnel."""
+    if not site.tunnelled:
+        return None
+    return Steps(listed=[partial(in_tunnel, site)], described=[partial(with_word, site)])
 
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
@@ -39,3 +48,8 @@ def enrolment_word(site: Site, cloud: str, generation: str) -> str:
     if enrols(network, site.clouds[cloud]) is not Enrol.ONCE:
         return ""
     return word_of(site.config.state, generation)
+
+
+def with_word(site: Site, spec: LaunchSpec) -> LaunchSpec:
+    """The same launch, whose machines are told the word that they enrol by."""
+    return replace(spec, enrol=enrolment_word(site, spec.offer.cloud, spec.generation))

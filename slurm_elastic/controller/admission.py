@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.budget import barred
-from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.controller.steps import Jobs, Steps
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.money.account_budgets import barring, payer, shares
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
+
+
+def join(site: Site) -> Steps | None:
+    """Where accounts or users have budgets."""
+    return Steps(admitted=[partial(admit, site)]) if site.config.policies.payer_budgets else None
 
 
 def admit(
@@ -23,11 +29,8 @@ def admit(
     """The part of a request that the budgets of accounts and users leave, and for which jobs; who
     pays it is written down. Nodes that only jobs over such a budget wait for go back to Slurm.
 
-    Costs one reading of the queue where there are such budgets, else nothing.
+    Costs one reading of the queue.
     """
-    policies = site.config.policies
-    if not (policies.account_budgets or policies.user_budgets):
-        return nodes, jobs
     queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
     public = site.clouds[cloud].location is Location.PUBLIC
     over = barred(site.config, site.ledger, site.now()) if public else {}

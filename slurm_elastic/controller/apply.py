@@ -13,11 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds, starting, stopping
 from slurm_elastic.controller.adoption import adopt
-from slurm_elastic.controller.boots import register, reopen_pools
+from slurm_elastic.controller.boot_timeouts import expect_requeued
+from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue
@@ -25,11 +26,8 @@ from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, s
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
-from slurm_elastic.controller.stale_machines import (
-    instances_of_other_clouds,
-    nodes_with_capacity,
-    stale_instances,
-)
+from slurm_elastic.controller.stale_machines import stale_instances
+from slurm_elastic.controller.steps import Jobs
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.protocols import Slurm
@@ -50,6 +48,8 @@ from slurm_elastic.policies.nodes.node_state import (
 )
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.repair.reconcile_rules import POWERED_UP_AGAIN
+from slurm_elastic.policies.repair.request_rules import SERVED
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Launch, Machine
 
@@ -65,33 +65,35 @@ def apply(
     decided: Sequence[Action],
     snapshot: ClusterSnapshot,
     doubts: Mapping[str, str] | None = None,
-) -> None:
-    """Do what was decided for a cloud by ``snapshot``, each kind in its bulk calls. A failure is
-    logged and left to the next pass. ``doubts``: by machine, what of its tags is not believed.
+) -> bool:
+    """Do what was decided for a cloud by ``snapshot``, kind by kind in the order in which it was
+    decided, each in its bulk calls; whether nodes of it wait for their turn to boot. ``doubts``: by
+    machine, what of its tags is not believed.
+
+    A failure is logged and left to the next round; one in what a request calls for passes.
     """
-    if decided:
-        _Apply(site, cloud, snapshot, doubts or {}).do(decided)
+    by_kind: dict[type[Action], list[Action]] = {}
+    for action in decided:
+        by_kind.setdefault(type(action), []).append(action)
+    doing = _Apply(site, cloud, snapshot, doubts or {})
+    for kind, some in by_kind.items():
+        # One of those that are no bulk call must not stand in the way of the others.
+        for together in [some] if kind.bulk else [[action] for action in some]:
+            doing.do(together)
+    return doing.waits
 
 
 class _Apply:
-    """The doers of one pass."""
+    """The doers of one pass. ``waits``: whether nodes wait for their turn to boot."""
 
     def __init__(
         self, site: Site, cloud: str, snapshot: ClusterSnapshot, doubts: Mapping[str, str]
     ) -> None:
         self._site, self._cloud = site, cloud
         self._snapshot, self._doubts = snapshot, doubts
-
-    def do(self, decided: Sequence[Action]) -> None:
-        """All of it, kind by kind in the order in which they were decided."""
-        by_kind: dict[type[Action], list[Action]] = {}
-        for action in decided:
-            by_kind.setdefault(type(action), []).append(action)
-        doers = self._doers(self._snapshot.listed or ())
-        for kind, some in by_kind.items():
-            # One of those that are no bulk call must not stand in the way of the others.
-            for together in [some] if kind.bulk else [[action] for action in some]:
-                self._try(doers[kind], together)
+        self._request = snapshot.request
+        self._correlation = self._request.id if self._request is not None else CORRELATION
+        self.waits = False
 
     def _doers(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
         """The function that carries out each kind of action."""
@@ -105,7 +107,10 @@ class _Apply:
             actions.Retry: lambda some: _retry(site, some, seen),
             actions.Abandon: self._abandon,
             actions.Relaunch: self._relaunch,
-            actions.Launch: lambda some: self._launch([a.node for a in some]),
+            actions.Launch: self._launch,
+            actions.Suspend: self._suspend,
+            actions.FailBoot: self._fail_boots,
+            actions.Drop: self._drop,
             actions.Terminate: self._terminate,
             actions.TerminateOrphan: self._terminate,
             actions.TerminateDouble: self._terminate,
@@ -134,8 +139,12 @@ class _Apply:
             actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
         }
 
-    def _try(self, do: Do, some: Sequence[Action]) -> None:
-        kind = some[0].kind
+    def do(self, some: Sequence[Action]) -> None:
+        """These, of one kind."""
+        kind, do = some[0].kind, self._doers(self._snapshot.listed or ())[type(some[0])]
+        if self._request is not None:
+            do(some)
+            return
         try:
             still = self._still(some) if some[0].by_node else some
             if still:
@@ -191,32 +200,84 @@ class _Apply:
         return [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
 
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
-        """End machines of the past, and give their nodes others, unless something serves them."""
-        ids = {a.machine for a in some}
-        machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
-        past = stale_instances(self._site, machines)
-        terminate(self._site, self._cloud, past, some[0].reason, CORRELATION)
-        nodes = {m.instance.node for m in past}
-        left = nodes - nodes_with_capacity(self._site, self._cloud, nodes)
-        self._launch(sorted(left))
+        past: dict[str, list[str]] = {}
+        for machine in self._machines(some):
+            past.setdefault(machine.instance.node, []).append(machine.instance.id)
+        why = some[0].reason
+        self._launch([actions.Launch(node=n, past=tuple(of), reason=why) for n, of in past.items()])
 
-    def _launch(self, nodes: Sequence[str]) -> None:
-        site = self._site
-        if site.unlearnt(self._cloud, site.ledger.clouds_read()):
-            return  # what is there is in no limit yet: a later round buys
-        pools = {node: site.pool_of.get(node) for node in nodes}
-        # A machine may be left of a pool that is another cloud's by now: that one serves the node.
-        mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
-        # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
-        others = instances_of_other_clouds(site.ledger.machines(), self._cloud, mine)
-        past = stale_instances(site, others)
-        kept = {m.instance.node for m in others if m not in past}
-        mine = [n for n in mine if n not in kept]
-        jobs = _jobs_of(site, mine) if mine else {}
-        view = site.slurm.nodes(mine) if mine else {}
-        wanted = [n for n in mine if _wants(view, n)]
+    def _launch(self, some: Sequence[actions.Launch]) -> None:
+        """End the machines of the past, and give the nodes others, unless something serves them."""
+        site, cloud, request = self._site, self._cloud, self._request
+        unread = site.unlearnt(cloud, site.ledger.clouds_read())
+        trouble = site.unreadable.get(unread, "")
+        if unread and not trouble:  # what is there is in no limit yet
+            raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
+        if trouble:
+            trouble = f"not read since the start, what it has is not known: {trouble}"
+        served = self._end_past(some)
+        # A machine of ours may be left of a pool that is another cloud's by now: that one buys.
+        mine = [a.node for a in some if self._snapshot.home(a.node) == cloud]
+        wanted = [node for node in mine if node not in served]
+        if request is None:
+            jobs: Jobs = _jobs_of(site, wanted) if wanted else {}
+        else:
+            jobs = request.jobs
+            self._drop([actions.Drop(node=n, reason=SERVED) for n in mine if n in served])
         if wanted:
-            provision(site, self._cloud, CORRELATION, wanted, jobs)
+            asked = request.received if request is not None else None
+            waiting = provision(
+                site, cloud, self._correlation, wanted, jobs, asked, trouble=trouble
+            )
+            self.waits = bool(waiting)
+
+    def _end_past(self, some: Sequence[actions.Launch]) -> set[str]:
+        """The nodes that something serves once the machines of the past have ended."""
+        site, cloud = self._site, self._cloud
+        nodes = {a.node for a in some}
+        past = {id_ for a in some for id_ in a.past}
+        # A machine may be left of a pool that another cloud had: only that cloud can end it, and
+        # none is bought where jobs run on it, as slurmctld may forget that its node was up.
+        theirs = [m for m in site.ledger.machines() if m.instance.node in nodes]
+        old = [m for m in theirs if m.instance.cloud != cloud or m.instance.id in past]
+        stale = stale_instances(site, old)
+        terminate(
+            site, cloud, [m for m in stale if m.instance.cloud == cloud], POWERED_UP_AGAIN,
+            self._correlation,
+        )  # fmt: skip
+        serve = [m for m in theirs if m not in stale and m.suspending is None]
+        opened = site.ledger.open_launches() if past else ()
+        return {
+            m.instance.node for m in serve if m.instance.cloud == cloud or m.registered is not None
+        } | {n for row in opened if row.cloud == cloud for n in row.nodes}
+
+    def _suspend(self, some: Sequence[actions.Suspend | actions.FailBoot]) -> None:
+        """End the machines, or stop those that their pool keeps so."""
+        site, cloud = self._site, self._cloud
+        machines = self._machines(some)
+        unproven = {a.machine for a in some if isinstance(a, actions.Suspend) and a.unproven}
+        doubtful = [m for m in machines if m.instance.id in unproven]
+        stale = stale_instances(site, doubtful)
+        doomed = [m for m in machines if m.instance.id not in unproven or m in stale]
+        for spare in site.steps.spared:
+            spared = spare(cloud, doomed, self._snapshot.nodes, self._correlation)
+            doomed = [m for m in doomed if m not in spared]
+        terminate(site, cloud, doomed, some[0].reason, self._correlation)
+
+    def _fail_boots(self, some: Sequence[actions.FailBoot]) -> None:
+        failed = self._machines(some)
+        # Before they are ended: where Slurm does not answer, all of it is done again.
+        jobs = expect_requeued(self._site, failed)
+        if ending := [a for a in some if a.ends]:
+            self._suspend(ending)
+        record_boot_failures(self._site, failed, self._correlation, jobs)
+
+    def _drop(self, some: Sequence[actions.Drop]) -> None:
+        correlation = self._correlation
+        for why in dict.fromkeys(a.reason for a in some):
+            nodes = [a.node for a in some if a.reason == why]
+            log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
+            self._site.record(correlation, "dropped", nodes, why)
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
         reasons = {row.scope: row.cause for row in capacity_holds(self._site)}
@@ -272,8 +333,9 @@ def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) 
             continue
         result = launch(site, spec_of(site, row), row.request, again=True)
         why = f"{action.reason}: {result.why}" if result.why else action.reason
-        subjects = (*row.nodes, *(f"job:{j}" for j in row.jobs))
-        site.record(CORRELATION, f"retry-{result.outcome.value}", subjects, why)
+        kind = f"retry-{result.outcome.value}"
+        if news := site.news(row.nodes, kind, why):
+            site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), why)
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}

@@ -21,7 +21,7 @@ from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import Request, SlurmJob
 from slurm_elastic.policies.launch.boots import (
     TimedOut,
     booting,
@@ -31,7 +31,7 @@ from slurm_elastic.policies.launch.boots import (
     under_way,
 )
 from slurm_elastic.state.ledger import Launch, LedgerState, Machine
-from slurm_elastic.state.spool import Request, Spool, received_at
+from slurm_elastic.state.spool import Spool, received_at
 
 PERIOD = 1.0
 """Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""

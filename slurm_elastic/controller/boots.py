@@ -14,7 +14,7 @@ from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion, Pool
-from slurm_elastic.model.memory import OUT_OF_SERVICE, decided_at, generation_order, generation_time
+from slurm_elastic.model.memory import OUT_OF_SERVICE, decided_at, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
 from slurm_elastic.policies.launch.exclusions import (
     NEVER_REGISTERED,
@@ -29,7 +29,6 @@ from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import Rule
 from slurm_elastic.state.audit_trail import job_subject, pool_subject
 from slurm_elastic.state.ledger import Machine
-from slurm_elastic.state.spool import Request
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +74,6 @@ def reopen_pools(site: Site, some: Sequence[ReopenPool]) -> None:
             site.record("boots", "breaker-closed", subjects, one.reason)
         if cooled or paused:
             site.ledger.review_holds(one.pool, site.now())
-
-
-def unregistered_instances(site: Site, cloud: str, request: Request) -> list[Machine]:
-    """The machines that ``request`` (of ResumeFailProgram) says have not come up in time; not those
-    that the cloud does not list: they may have been taken while they booted.
-    """
-    failed = set(request.nodes)
-    return [
-        m
-        for m in site.ledger.machines()
-        if m.instance.cloud == cloud
-        and m.instance.node in failed
-        and m.boots
-        and not m.misses
-        and generation_order(m.instance.generation) <= request.received
-    ]
 
 
 def record_boot_failures(

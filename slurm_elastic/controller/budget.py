@@ -142,6 +142,8 @@ def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
     """
     of_all = config.policies.budget != NO_BUDGET
     wanted = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
+    if not wanted:
+        return {}
     day, month = _begins(now)
     by_cloud: dict[str, Spent] = {}
     for cloud in wanted:

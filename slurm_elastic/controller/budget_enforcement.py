@@ -31,9 +31,6 @@ CORRELATION = "budget"
 NEAR = 60.0
 """Seconds by which a begin time may differ from what we asked for."""
 
-Jobs = Mapping[int, Sequence[str]]
-"""Which nodes each job waits for."""
-
 
 # At each look.
 

@@ -19,13 +19,15 @@ from slurm_elastic.config.rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import scope_of_pool
 from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.state.ledger import Decision, Ledger, LedgerState, Machine
-from slurm_elastic.state.spool import Request, Spool
+from slurm_elastic.state.spool import Spool
 
 
 class Barred(Struct, frozen=True):
@@ -50,7 +52,8 @@ class Site:
     allows it. ``unreadable``: by cloud, why its last list could not be read; a cloud that was not
     read yet is not in it. ``unadopted``: machines, by cloud and id, that the ledger could not take
     in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
-    ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel.
+    ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel;
+    ``steps``: what optional features do (``features``).
     """
 
     config: Config
@@ -74,6 +77,7 @@ class Site:
     unreadable: dict[str, str] = field(default_factory=dict)
     unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
     suspends: dict[str, Request] = field(default_factory=dict)
+    steps: Steps = field(default_factory=Steps)
 
     @classmethod
     def of(
@@ -184,6 +188,21 @@ class Site:
                 detail=detail,
             )
         )
+
+    def news(
+        self, nodes: Iterable[str], kind: str, reason: str, correlation: str | None = None
+    ) -> list[str]:
+        """The nodes of which something else was told last: what is looked at again and again is
+        told when it changes. With a ``correlation`` it is news also where it was another one's.
+        """
+
+        def is_news(node: str) -> bool:
+            for last in self.ledger.decisions(node, 1):
+                same = (last.kind, last.reason) == (kind, reason)
+                return not same or correlation not in (None, last.correlation)
+            return True
+
+        return [node for node in nodes if is_news(node)]
 
 
 def new_generation(now: float, after: float = 0.0) -> str:

@@ -40,28 +40,24 @@ def terminate(
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        _record_news(site, correlation, "terminate-failed", machines, str(error))
+        _tell(site, correlation, "terminate-failed", machines, str(error))
         return
     reach("suspend.after-call")
     site.ledger.ended(cloud, [m.instance.id for m in machines if _ends_at_once(m)], why, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
-    _record_news(site, correlation, "terminated", machines, why)
+    _tell(site, correlation, "terminated", machines, why)
 
 
 def _ends_at_once(machine: Machine) -> bool:
     return machine.suspending is None and machine.instance.state not in OFF
 
 
-def _record_news(
+def _tell(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: str
 ) -> None:
-    """An action that is tried again each round is told when it changes."""
-
-    def said(node: str) -> bool:
-        last = site.ledger.decisions(node, 1)
-        return bool(last) and (last[0].kind, last[0].reason) == (kind, reason)
-
-    news = [m.instance.node for m in machines if m.suspending is None or not said(m.instance.node)]
-    if news:
-        site.record(correlation, kind, news, reason)
+    """One that is asked for each round is told when something changes."""
+    again = [m.instance.node for m in machines if m.suspending is not None]
+    known = set(again) - set(site.news(again, kind, reason))
+    if nodes := [m.instance.node for m in machines if m.instance.node not in known]:
+        site.record(correlation, kind, nodes, reason)

@@ -22,7 +22,6 @@ from slurm_elastic.base.errors import (
     bounded,
 )
 from slurm_elastic.base.faults import reach
-from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
 from slurm_elastic.model.protocols import Chooser
@@ -102,28 +101,6 @@ def launch(
         return Launched(outcome=Outcome.IN_DOUBT, why=why)
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
-    record_launch(site, spec, instances, request, tell)
-    return Launched(outcome=Outcome.STARTED, instances=instances)
-
-
-def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
-    """As the answer may be kept: that of a repeated call has tags that anybody may have changed."""
-    prices = {offer.key: offer.price for offer in spec.offers}
-    found = sound(answered, lambda one: prices.get(one.offer_key, spec.offer.price), site.now())
-    for id_, why in (found.doubts | found.unusable).items():
-        log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
-                    spec.offer.cloud, id_, why)  # fmt: skip
-    return in_tunnel(site, spec.offer.cloud, found.machines)
-
-
-def record_launch(
-    site: Site,
-    spec: LaunchSpec,
-    instances: Sequence[Instance],
-    request: str,
-    tell: Callable[[Sequence[Instance]], None] | None = None,
-) -> None:
-    """Write a launch's result, and tell slurmctld the addresses where the provider is asked to."""
     with site.ledger.together():
         site.ledger.launched(spec.generation, instances, site.now())
         if tell is not None:
@@ -136,6 +113,24 @@ def record_launch(
     if site.clouds[spec.offer.cloud].node_address == "provider":
         assign_addresses(site, {i.node: i.address for i in instances if i.address})
     reach("launch.after-slurm")
+    return Launched(outcome=Outcome.STARTED, instances=instances)
+
+
+def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
+    """As the answer may be kept: that of a repeated call has tags that anybody may have changed."""
+    prices = {offer.key: offer.price for offer in spec.offers}
+    found = sound(answered, lambda one: prices.get(one.offer_key, spec.offer.price), site.now())
+    for id_, why in (found.doubts | found.unusable).items():
+        log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
+                    spec.offer.cloud, id_, why)  # fmt: skip
+    return as_kept(site, spec.offer.cloud, found.machines)
+
+
+def as_kept(site: Site, cloud: str, machines: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    """A cloud's machines as the ledger is to have them."""
+    for keep in site.steps.listed:
+        machines = keep(cloud, machines)
+    return machines
 
 
 def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
@@ -150,17 +145,24 @@ def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
 
 def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
     """The very spec of an earlier launch, to repeat it under the same token."""
-    return LaunchSpec(
+    spec = LaunchSpec(
         generation=launch_row.generation,
         pool=site.pools[launch_row.pool],
         nodes=launch_row.nodes,
         offer=launch_row.offer,
         jobs=launch_row.jobs,
         alternatives=launch_row.alternatives,
-        enrol=enrolment_word(site, launch_row.cloud, launch_row.generation),
         again=True,
         owner=launch_row.owner,
     )
+    return described(site, spec)
+
+
+def described(site: Site, spec: LaunchSpec) -> LaunchSpec:
+    """The launch with all that its machines are to know."""
+    for describe in site.steps.described:
+        spec = describe(spec)
+    return spec
 
 
 class _Call:

@@ -7,14 +7,13 @@ refused for one cause are kept together, and later rounds are kept as what was t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import (
     LaunchSpec,
     NodeRequest,
-    Offer,
     Placement,
 )
 from slurm_elastic.policies.launch.grouping import braces, grouped, sentence
@@ -65,7 +64,9 @@ def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
     best = placement.ranked[0].offer.key if placement.ranked and enough else "none"
     detail: dict[str, object] = {
         "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked[:BEST]],
-        "rejected": _rows((r.offer, r.reason) for r in placement.rejected),
+        "rejected": [
+            group.row for group in grouped((r.offer, r.reason) for r in placement.rejected)[:CAUSES]
+        ],
         "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
     }
     if placement.ranked[BEST:]:
@@ -92,19 +93,3 @@ def note(
     some = set(nodes)
     jobs = [j for j, share in request.job_nodes.items() if not some.isdisjoint(share)]
     site.record(request.id, kind, (*nodes, *(job_subject(j) for j in jobs)), why, detail)
-
-
-def note_once(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
-    """Unless it is the last that was said of them: they are looked at every few seconds."""
-    new = [n for n in nodes if not _said_last(site, n, request.id, kind)]
-    if new:
-        note(site, request, new, kind, why)
-
-
-def _said_last(site: Site, node: str, correlation: str, kind: str) -> bool:
-    last = site.ledger.decisions(node, limit=1)
-    return bool(last) and (last[0].correlation, last[0].kind) == (correlation, kind)
-
-
-def _rows(reasons: Iterable[tuple[Offer, str]]) -> list[list[object]]:
-    return [group.row for group in grouped(reasons)[:CAUSES]]

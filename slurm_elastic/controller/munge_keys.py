@@ -19,6 +19,7 @@ from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.controller.join_secret import name_of, owner_of, text_for
+from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.ssh_file import (
     PushError,
     Target,
@@ -43,11 +44,13 @@ CORRELATION = "join"
 
 
 class MungeKeys:
-    """``tick`` from the daemon's loop starts what is due; the work is in threads of its own."""
+    """``looks`` is the daemon's task, in the thread of ``own``, and starts what is due; the work is
+    in threads of its own.
+    """
 
     def __init__(
         self, site: Site, ssh: Ssh, *, mark: str = KEY_MARK,
-        worker: Executor | None = None, pause: float = PAUSE,
+        worker: Executor | None = None, pause: float = PAUSE, own: Executor | None = None,
     ) -> None:  # fmt: skip
         self._site = site
         self._ssh, self._what = ssh, name_of(ssh)
@@ -58,6 +61,7 @@ class MungeKeys:
         self._known = KnownHosts(site.config.state / "known_hosts")
         self._lock = threading.Lock()
         self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
+        self.looks = PeriodicTask(site, own or self._worker, self.tick, "munge keys", period=PERIOD)
         self._running: dict[str, Future[bool]] = {}
         self._again: dict[str, float] = {}
         self._done: set[str] = set()

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
+from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
-from slurm_elastic.controller.addresses import enrolment_word
-from slurm_elastic.controller.admission import admit
 from slurm_elastic.controller.boots import record_registrations
-from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
     Outcome,
     cool_partial,
+    described,
     forgive,
     launch,
     report_auth,
     with_retries,
 )
-from slurm_elastic.controller.launch_records import Refusals, note, note_once, record_ranking
+from slurm_elastic.controller.launch_records import Refusals, note, record_ranking
 from slurm_elastic.controller.shortfall import Shortfall, refuse
-from slurm_elastic.controller.starting import Caps, start_stopped
-from slurm_elastic.controller.stopping import recipe
+from slurm_elastic.controller.steps import Caps, Jobs
 from slurm_elastic.model.cluster import (
     Instance,
     LaunchSpec,
@@ -38,7 +35,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     worst_prices,
 )
-from slurm_elastic.model.protocols import Chooser, Limited, Provider
+from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.boots import may_wait
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
 from slurm_elastic.policies.launch.grouping import grouped, sentence
@@ -73,49 +70,33 @@ def provision(
     if condition.end_only and site.now() - condition.since < BRIEF:
         return tuple(nodes)
     trouble = trouble or condition.end_only
-    nodes, jobs = admit(site, cloud, correlation, nodes, jobs)
+    for admit in site.steps.admitted:
+        nodes, jobs = admit(cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
-    owners = {} if trouble else _owners(site, jobs)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
-    most = site.clouds[cloud].max_booting
-    if most is not None or any(site.pools[name].max_booting is not None for name in by_pool):
+    of_cloud = site.clouds[cloud].max_booting
+    if of_cloud is not None or any(site.pools[name].max_booting is not None for name in by_pool):
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
-        request = request_for(correlation, site.pools[name], mine, jobs, owners)
-        caps = (f"cloud:{cloud}", most), (f"pool:{name}", request.pool.max_booting)
+        request = request_for(correlation, site.pools[name], mine, jobs)
+        of_pool = request.pool.max_booting
+        scopes = ((f"cloud:{cloud}", of_cloud), (f"pool:{name}", of_pool))
+        caps = [(scope, most) for scope, most in scopes if most is not None]
         shortfall, later = _provision_pool(site, request, given_up, asked, trouble, caps)
         waiting += later
         if shortfall is not None:
             shortfalls.append(shortfall)
-            given_up.update(_jobs_without(request, shortfall.nodes))
+            # They cannot start without these, so that other pools need not serve them.
+            lost = set(shortfall.nodes)
+            of_job = request.job_nodes.items()
+            given_up.update(job for job, share in of_job if not lost.isdisjoint(share))
     if shortfalls:
         refuse(site, cloud, shortfalls, nodes, jobs)
     return tuple(waiting)
-
-
-Owners = Mapping[int, Mapping[str, str]]
-"""Whose each job is, as ``protocols.Slurm.owners`` tells it."""
-
-
-def _owners(site: Site, jobs: Jobs) -> Owners:
-    """For tags alone: none where Slurm does not tell."""
-    if not jobs or not site.config.books.tags:
-        return {}
-    try:
-        return site.slurm.owners(sorted(jobs))
-    except SlurmError as error:
-        log.info("machines get no tags of their owner: %s", error)
-        return {}
-
-
-def _jobs_without(request: NodeRequest, lost: Sequence[str]) -> list[int]:
-    """The jobs that cannot start without ``lost``, so that other pools need not serve them."""
-    gone = set(lost)
-    return [j for j, share in request.job_nodes.items() if not gone.isdisjoint(share)]
 
 
 def _provision_pool(
@@ -131,8 +112,18 @@ def _provision_pool(
     waits for its turn.
     """
     offers, trouble = ((), trouble) if trouble else _offers(site, request)
-    todo = _gangs_of(request, given_up)
-    had = set() if trouble else start_stopped(site, request, todo, offers, caps)
+    alone = frozenset(request.nodes if request.pool.partial_jobs else ())
+    todo = tuple(
+        gang
+        for gang in gangs(request.nodes, request.job_nodes, alone)
+        if gang.job not in given_up or gang.nodes[0] in alone
+    )
+    had: set[str] = set()
+    if not trouble:
+        for add in site.steps.asked:
+            request = add(request)
+        for serve in site.steps.served:
+            had.update(serve(request, todo, offers, caps))
     decided: NextLaunch | None = None
     tried = Refusals(site, request)
     while len(had) < len(request.nodes) and not trouble:
@@ -144,7 +135,7 @@ def _provision_pool(
         had |= taken
         offers = _without(offers, spec.offer, len(taken))
     tried.tell()
-    waiting, why = _waiting(site, request, decided, asked)
+    waiting, why = _waiting(site, request, decided, asked) if decided else ((), "")
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
     if not left:
@@ -155,27 +146,23 @@ def _provision_pool(
 
 
 def _waiting(
-    site: Site, request: NodeRequest, decided: NextLaunch | None, asked: float | None
+    site: Site, request: NodeRequest, decided: NextLaunch, asked: float | None
 ) -> tuple[tuple[str, ...], str]:
     """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
-    if decided is None or not decided.waiting:
+    if not decided.waiting:
         return (), ""
     now = site.now()
     longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
     if may_wait(asked, now, longest):
-        note_once(site, request, decided.waiting, "waiting", f"for its turn: {decided.cap}")
+        why = f"for its turn: {decided.cap}"
+        if news := site.news(decided.waiting, "waiting", why, request.id):
+            note(site, request, news, "waiting", why)
         return decided.waiting, ""
     waited = now - (asked or now)
     return (), (
         f"its turn to boot did not come in {waited:.0f} s: {decided.cap}, and what is left of "
         f"ResumeTimeout ({longest:.0f} s) would not do"
     )
-
-
-def _gangs_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Gang, ...]:
-    alone = request.nodes if request.pool.partial_jobs else ()
-    found = gangs(request.nodes, request.job_nodes, frozenset(alone))
-    return tuple(g for g in found if g.job is None or g.job not in given_up or g.nodes[0] in alone)
 
 
 def _decide(
@@ -199,39 +186,30 @@ def _decide(
             caps=caps,
             startable=provider.startable() if isinstance(provider, Limited) else None,
             keys=site.config.ranking,
-            choices=_choices(provider),
+            choices=provider.alternatives if isinstance(provider, Chooser) else 0,
         )  # fmt: skip
         keep = not told and not decided.waiting
         if not decided.nodes:
             if keep:
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
-        spec = _spec(site, request, decided, now)
+        spec = LaunchSpec(
+            generation=new_generation(now, site.spool.newest()),
+            pool=request.pool,
+            nodes=decided.nodes,
+            offer=decided.offers[0],
+            jobs=decided.jobs,
+            alternatives=decided.offers[1:],
+        )
+        if request.owners:
+            owner = agreed(decided.jobs, request.owners, site.config.books.tags)
+            spec = replace(spec, owner=owner)
+        spec = described(site, spec)
         reach("launch.before-intent")
         if keep:
             record_ranking(site, decided.placement, enough=True)
         site.ledger.intend(spec, request.id, now)
     return decided, spec
-
-
-def _spec(site: Site, request: NodeRequest, decided: NextLaunch, now: float) -> LaunchSpec:
-    cloud = request.pool.cloud
-    generation = new_generation(now, site.spool.newest())
-    return LaunchSpec(
-        generation=generation,
-        pool=request.pool,
-        nodes=decided.nodes,
-        offer=decided.offers[0],
-        jobs=decided.jobs,
-        owner=agreed(decided.jobs, request.owners, site.config.books.tags),
-        alternatives=decided.offers[1:],
-        enrol=enrolment_word(site, cloud, generation),
-    )
-
-
-def _choices(provider: Provider) -> int:
-    """Among how many more offers the cloud can choose in one launch."""
-    return provider.alternatives if isinstance(provider, Chooser) else 0
 
 
 def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals) -> set[str]:
@@ -242,8 +220,8 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
         if nodes := tuple({i.node for i in instances}):
             note(site, request, nodes, "launched", _bought(spec, instances))
 
-    if spec.pool.stopped and (word := recipe(site, spec.pool)):
-        site.ledger.note_recipe(spec.generation, word)
+    for tell_intent in site.steps.intended:
+        tell_intent(spec)
     result = launch(site, spec, request.id, tell=tell)
     if result.outcome is Outcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.

@@ -1,5 +1,6 @@
-"""One round of repair of one cloud: see (``snapshot``), decide (``policies.repair.cluster``),
-act in bulk (``apply``); and what a person is told of it.
+"""The rounds of one cloud, by its list and the clock or for a request of slurmctld: see
+(``snapshot``), decide (``policies.repair.cluster``), act in bulk (``apply``); and what a person
+is told.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
-from slurm_elastic.controller.snapshot import CloudReader, see, with_offers
+from slurm_elastic.controller.snapshot import CloudReader, see, see_request, with_offers
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.policies.actions import DoubtList
+from slurm_elastic.model.slurm import Request
+from slurm_elastic.policies.actions import DoubtList, Drop
 from slurm_elastic.policies.nodes.pings import is_lasting
 from slurm_elastic.policies.repair.cluster import cloud_view, decide, decide_repairs
-from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot
+from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot, Rule
 from slurm_elastic.policies.repair.inventory import assess_inventory
 from slurm_elastic.state.ledger import Health
 
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood."""
+    """One cloud's rounds; keeps only since when each finding has stood."""
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
@@ -47,10 +49,24 @@ class Round:
         finally:
             self.is_over = True
 
+    def serve(self, request: Request, again: bool) -> bool:
+        """Act on a request's nodes of the cloud, at once; whether some of them wait for their turn
+        to boot: serve it ``again`` for these. All that fails passes.
+        """
+        site = self._site
+        try:
+            snapshot = see_request(site, self.reader.terms, request)
+            due = decide(snapshot, (Rule.REQUEST,))
+            # Those were told of, or are those that had their turn before.
+            due = tuple(a for a in due if not (again and isinstance(a, Drop)))
+            return apply(site, self._cloud, due, snapshot)
+        finally:
+            self.served = site.monotonic()
+
     def _run(self, reading: TickReading) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader
         snapshot = reader.read(partial(reading.nodes, self.served))
-        if snapshot.listed is not None:
+        if snapshot.listed is not None and site.unadopted:
             account_for_gone(site, cloud, snapshot.listed)
         due = decide_repairs(snapshot, self._standing, site.monotonic())
         self._standing = due.standing

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.controller.budget_enforcement import Jobs
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
+from slurm_elastic.controller.steps import Jobs
 from slurm_elastic.model.cluster import (
     NodeRequest,
 )

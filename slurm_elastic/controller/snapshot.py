@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
-from slurm_elastic.controller.addresses import in_tunnel
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.launch import as_kept
 from slurm_elastic.controller.stopping import recipes_of
 from slurm_elastic.model.cluster import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import NO_NODE
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import Request, SlurmNode
+from slurm_elastic.policies.growth.stopped import NO_RECIPES
 from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
@@ -64,6 +65,7 @@ def terms_of(site: Site, cloud: str) -> Terms:
         pools=site.pools,
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
+        suspend_timeout=config.suspend_timeout(settings),
         patience=Thresholds(grace=timings.grace),
         served=min(SOUND, max(idle, timings.reconcile)),  # a round has looked at it
         slurm_user=config.slurm.user,
@@ -135,7 +137,7 @@ class CloudReader:
         self.trouble = self.code = None
         self._site.unreadable.pop(cloud, None)
         self.doubts, self.unusable = found.doubts, found.unusable
-        return in_tunnel(self._site, cloud, found.machines)
+        return as_kept(self._site, cloud, found.machines)
 
     def _unreadable(self, trouble: str, code: str) -> None:
         self.trouble, self.code = trouble, code
@@ -179,7 +181,24 @@ def see(
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,
-        recipes=recipes_of(site, terms.cloud, state.stopped),
+        recipes=recipes_of(site, terms.cloud, state.stopped) if state.stopped else NO_RECIPES,
+    )
+
+
+def see_request(site: Site, terms: Terms, request: Request) -> ClusterSnapshot:
+    """The snapshot for a request: Slurm's nodes first, then the ledger. SlurmError passes."""
+    nodes = site.slurm.nodes(request.nodes)
+    state = site.ledger.state()
+    return ClusterSnapshot(
+        now=site.now(),
+        terms=terms,
+        nodes=nodes,
+        machines=state.machines,
+        launches=state.launches,
+        exclusions=state.exclusions,
+        read_whole=terms.cloud in state.read_whole,
+        writable=state.writable,
+        request=request,
     )
 
 

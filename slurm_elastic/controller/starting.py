@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -23,7 +24,8 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
-from slurm_elastic.controller.stopping import recipes_of
+from slurm_elastic.controller.steps import Caps, Steps
+from slurm_elastic.controller.stopping import note_recipe, recipes_of, spare
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.memory import INTENT
 from slurm_elastic.model.protocols import Stops
@@ -35,8 +37,16 @@ from slurm_elastic.state.ledger import Launch, Machine
 
 log = logging.getLogger(__name__)
 
-Caps = tuple[tuple[str, int | None], ...]
-"""How many machines may boot at once, by scope; None: any number."""
+
+def join(site: Site) -> Steps | None:
+    """Where pools keep machines that are stopped."""
+    if not any(pool.stopped for pool in site.pools.values()):
+        return None
+    return Steps(
+        served=[partial(start_stopped, site)],
+        intended=[partial(note_recipe, site)],
+        spared=[partial(spare, site)],
+    )
 
 
 def start_stopped(

@@ -10,7 +10,7 @@ from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes, departing, to_stop
@@ -56,6 +56,25 @@ def _secret(site: Site) -> str:
         return ""
     found = os.stat(ssh.secret)
     return f"-{found.st_ino:x}-{found.st_mtime_ns:x}"
+
+
+def note_recipe(site: Site, spec: LaunchSpec) -> None:
+    """Write down what the machines of a launch are made of."""
+    if spec.pool.stopped and (word := recipe(site, spec.pool)):
+        site.ledger.note_recipe(spec.generation, word)
+
+
+def spare(
+    site: Site,
+    cloud: str,
+    doomed: Sequence[Machine],
+    view: Mapping[str, SlurmNode],
+    correlation: str,
+) -> list[Machine]:
+    """Of machines that Slurm does not need those that are stopped now, as their pool keeps some."""
+    kept = choose(site, cloud, doomed, view)
+    refused = stop(site, cloud, kept, correlation)
+    return [m for m in kept if m not in refused]
 
 
 def choose(

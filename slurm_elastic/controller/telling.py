@@ -37,6 +37,7 @@ from slurm_elastic.controller.occasions import (
     of_rate,
 )
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.ckptstate import FILE, CheckpointState
@@ -56,6 +57,13 @@ MAIL = "/usr/bin/mail"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
+def join(site: Site) -> Steps | None:
+    """Where somebody is to be told."""
+    if not site.config.notify.anybody:
+        return None
+    return Steps(parts=[("notify", lambda worker: Teller(site, worker))])
+
+
 class Teller:
     """``looks`` is the daemon's task; ``close`` forgets what is not delivered."""
 
@@ -63,12 +71,8 @@ class Teller:
         self._site, self._notify = site, site.config.notify
         self.looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
         self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
-        self._thread: threading.Thread | None = None
-        if self._notify.anybody:
-            self._thread = threading.Thread(target=self._deliver, name="notify", daemon=True)
-            self._thread.start()
-        else:
-            self.looks.end()
+        self._thread = threading.Thread(target=self._deliver, name="notify", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Whatever waits is not told; a delivery that is under way is not waited for."""

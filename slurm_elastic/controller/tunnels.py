@@ -21,6 +21,7 @@ from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_address
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import Desk
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.steps import Steps
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Show, ask
 from slurm_elastic.model.cluster import Instance
@@ -64,6 +65,14 @@ def printed_key(console: str, one: Instance) -> str:
         key for generation, node, key in found if (generation, node) == (one.generation, one.node)
     ]
     return keys[-1] if keys else ""
+
+
+def join(site: Site) -> Steps | None:
+    """Where machines reach the head through a tunnel; else the network is the site's business."""
+    network = site.config.join.network
+    if network is None:
+        return None
+    return Steps(parts=[("network", lambda worker: Tunnels(site, network, worker))])
 
 
 class Tunnels:

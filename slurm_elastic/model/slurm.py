@@ -5,7 +5,7 @@ Units are those of ``model``; what Slurm does not tell is empty or 0.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 """States of a job that has nodes."""
@@ -185,3 +185,17 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     def label(self) -> str:
         """The name in Slurm's commands: of an array ``12_3``, as ``12`` is all of its tasks."""
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One call of one of slurmctld's programs: ``kind`` is resume, suspend or resume-fail. ``id``
+    is the correlation id of all that follows, ``received`` when it came (Unix time), and ``jobs``
+    says which job waits for which nodes; ``note`` what of that could not be read.
+    """
+
+    id: str
+    kind: str
+    nodes: tuple[str, ...]
+    received: float
+    jobs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    note: str | None = None

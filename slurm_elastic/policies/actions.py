@@ -197,10 +197,13 @@ class Abandon(OnLaunch, frozen=True, kw_only=True):
 
 
 class Launch(OnNode, frozen=True, kw_only=True):
-    """Start a machine for a node that Slurm waits for and nothing serves."""
+    """Start a machine for a node that Slurm waits for and nothing serves, once its machines of
+    an earlier power-up (``past``) have ended.
+    """
 
     kind: ClassVar[str] = "launch"
     patient: ClassVar[bool] = True
+    past: tuple[str, ...] = ()
 
 
 class FailNode(OnNode, frozen=True, kw_only=True):
@@ -313,6 +316,33 @@ class Hold(OnNode, frozen=True, kw_only=True):
     kind: ClassVar[str] = "hold"
     by_node: ClassVar[bool] = False
     pool: str
+
+
+# what a request names
+
+
+class Suspend(OnMachine, frozen=True, kw_only=True):
+    """End, or stop, a machine whose node Slurm has powered down. ``unproven``: only where no job
+    can be on it, as it looks younger than the request.
+    """
+
+    kind: ClassVar[str] = "suspend"
+    unproven: bool = False
+
+
+class FailBoot(OnMachine, frozen=True, kw_only=True):
+    """Count a machine whose node did not come up in time against its pool; it ``ends``, unless the
+    node is up by now.
+    """
+
+    kind: ClassVar[str] = "fail-boot"
+    ends: bool
+
+
+class Drop(OnNode, frozen=True, kw_only=True):
+    """Do nothing for a node, and say why."""
+
+    kind: ClassVar[str] = "dropped"
 
 
 # what calls for a person, and jobs

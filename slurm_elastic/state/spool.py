@@ -23,9 +23,10 @@ import time
 from collections.abc import Container, Iterator
 from pathlib import Path
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, convert
 
 from slurm_elastic.base.hostlist import HostlistError, expand
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
@@ -63,17 +64,6 @@ class _File(Struct, frozen=True, kw_only=True):
     received: float
     resume_file: object = None
     resume_file_error: str | None = None
-
-
-class Request(Struct, frozen=True, kw_only=True):
-    """One call of one of slurmctld's programs. ``id`` is the correlation id of all that follows."""
-
-    id: str
-    kind: str
-    nodes: tuple[str, ...]
-    received: float
-    jobs: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    note: str | None = None
 
 
 class Spool:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman import migration
 from slurm_elastic.controller import provision, starting, stopping
-from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Usage
-from slurm_elastic.policies.repair import cluster, inventory
+from slurm_elastic.policies.actions import Suspend
+from slurm_elastic.policies.repair import cluster, inventory, request_rules
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store import files
 
@@ -66,8 +66,12 @@ def bought_from_an_unread_cloud(_stage: Any) -> None:
 
 def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
     """Whatever Slurm says by now, and whenever the machine was bought."""
-    suspending.generation_order = lambda generation: 0.0
-    suspending.phase = lambda node: None
+
+    def suspend(snapshot: Any, _request: Any, names: Any) -> Any:
+        mine = (m.instance for m in snapshot.mine if m.instance.node in names)
+        return [Suspend(machine=one.id, reason="") for one in mine]
+
+    request_rules._suspend = suspend
 
 
 def ended_without_an_end(_stage: Any) -> None:

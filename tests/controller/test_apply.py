@@ -293,7 +293,15 @@ def powering_up(world: World, *nodes: str) -> None:
 def test_machines_are_bought_for_nodes_of_the_cloud_that_slurm_waits_for(world: World) -> None:
     world.advance(1)
     powering_up(world, "pub1", "op1")
-    doer(world)._launch(["pub1", "pub2", "op1", "of-no-pool"])
+    do(
+        world,
+        *(
+            actions.Launch(
+                node=n, reason="Slurm waits for it and nothing serves it: the request was lost"
+            )
+            for n in ("pub1", "pub2", "op1", "of-no-pool")
+        ),
+    )
     assert [i.node for i in world.alive()] == ["pub1"]
 
 

@@ -20,15 +20,13 @@ from slurm_elastic.controller.boots import (
     KEY_FAILED,
     KEY_REFUSED,
     record_boot_failures,
-    unregistered_instances,
 )
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import generation_time
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import Request, SlurmJob
 from slurm_elastic.policies.launch.boots import TimedOut
 from slurm_elastic.state.ledger import Machine
-from slurm_elastic.state.spool import Request
 from tests.controller.world import PUB, Inline, World
 
 RESUME = 100.0
@@ -159,20 +157,6 @@ def test_a_node_that_slurm_asked_something_else_for_is_not_given_up(
         id=request_, kind="suspend", nodes=("pub1", "pub9"), received=world.now + received
     )
     assert boot_timeouts._not_asked_again(world.site, late, [request]).nodes == left
-
-
-def test_which_machines_have_not_come_up_by_the_word_of_slurm(world: World) -> None:
-    booting(world, "i-1", "pub1", age=10.0)
-    booting(world, "i-2", "pub2", age=10.0)
-    booting(world, "i-3", "pub3", age=-10.0)
-    booting(world, "i-4", "pub1", age=10.0, cloud="onp")
-    world.ledger.registered("pub", ["i-2"], world.now)
-    request = Request(id="r", kind="resume-fail", nodes=PUB, received=world.now)
-    found = unregistered_instances(world.site, "pub", request)
-    assert [m.instance.id for m in found] == ["i-1"], "not one that is up, or younger"
-    assert unregistered_instances(world.site, "pub", replace(request, nodes=("pub2",))) == []
-    world.ledger.observe("pub", (), world.now + 1, world.site.pool_of)
-    assert unregistered_instances(world.site, "pub", request) == [], "it may have been taken"
 
 
 @pytest.mark.parametrize(

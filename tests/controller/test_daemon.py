@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import pytest
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError, TransientError
+from slurm_elastic.controller import apply
 from slurm_elastic.controller.daemon import OWN, Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.steps import Steps
 from slurm_elastic.state.heartbeat import DAEMON, read_mark
 from slurm_elastic.testing.in_memory import Inline, Silent
 from tests.controller.world import T0, World
@@ -98,12 +102,12 @@ def test_a_dead_slurm_is_not_asked_all_the_time(world: World) -> None:
 def test_a_request_that_always_fails_is_given_up_and_made_up_for(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("bug")
 
     world.slurm.submit(1, ("pub1",))
     with monkeypatch.context() as patched:
-        patched.setattr("slurm_elastic.controller.daemon.resume", broken)
+        patched.setattr(apply, "provision", broken)
         world.advance(60)
         assert world.spool.count() == 0
     assert "request given up" in caplog.text
@@ -136,8 +140,7 @@ def served_at(
             raise answer
         return bool(answer)
 
-    assert world.daemon is not None
-    monkeypatch.setattr(world.daemon, "_serve", serve)
+    monkeypatch.setattr(Round, "serve", serve)
     world.program("resume", ["pub1"], {}, received=world.now)
     while world.now - began <= until:
         world.tick()
@@ -148,11 +151,11 @@ def served_at(
 @pytest.mark.parametrize(
     ("answer", "times", "left"),
     [
-        (DEAD, [0.0, 1.5, 4.0, 8.5, 17.0, 33.5, 64.0, 94.5], 1),
-        (sqlite3.OperationalError("locked"), [0.0, 1.5, 4.0, 8.5, 17.0, 33.5, 64.0, 94.5], 1),
-        (KeyError("bug"), [0.0, 1.5, 4.0], 0),
-        (TransientError("pub", "Busy", "x"), [0.0, 1.5, 4.0], 0),
-        (True, [0.0, 5.5, 11.0, 16.5], 1),
+        (DEAD, [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0, 91.0], 1),
+        (sqlite3.OperationalError("locked"), [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0, 91.0], 1),
+        (KeyError("bug"), [0.0, 1.0, 3.0], 0),
+        (TransientError("pub", "Busy", "x"), [0.0, 1.0, 3.0], 0),
+        (True, [0.0, 5.0, 10.0, 15.0, 20.0], 1),
         (False, [0.0], 0),
     ],
     ids=["slurm", "ledger", "bug", "cloud", "waits", "done"],
@@ -160,8 +163,8 @@ def served_at(
 def test_when_a_request_is_served_again(
     world: World, monkeypatch: pytest.MonkeyPatch, answer: object, times: list[float], left: int
 ) -> None:
-    """One, two, four and so on to thirty seconds after it failed, which the next tick (half a
-    second later) sees; five after it began to wait for its turn.
+    """One, two, four and so on to thirty seconds after it failed; five after it began to wait for
+    its turn.
     """
     until = 20.0 if answer is True else 100.0
     assert served_at(world, monkeypatch, answer, until) == times
@@ -241,33 +244,30 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
             closed.append(self.name)
 
     class Part:
-        def __init__(self, name: str) -> None:
-            self.name = name
-            self.looks = PeriodicTask(world.site, Worker("x"), lambda: None, name, period=1.0)
-            self.ticks = 0
-
-        def tick(self) -> None:
-            self.ticks += 1
+        def __init__(self, worker: Worker) -> None:
+            self.name = f"part {worker.name}"
+            self.looks = PeriodicTask(world.site, worker, lambda: None, self.name, period=1.0)
 
         def close(self) -> None:
             closed.append(self.name)
 
     jobs: list[int] = []
-    stop, keys, tunnels = threading.Event(), Part("keys"), Part("tunnels")
+    stop = threading.Event()
     wake = Loop(stop, *events)
+    parts = Steps(parts=[("keys", Part), ("network", Part)])  # type: ignore[list-item]
     daemon = Daemon(
         world.site, world.spool, wake, lambda: jobs.append(1), Worker,  # type: ignore[arg-type]
-        keys, lambda *_: tunnels,  # type: ignore[arg-type, return-value]
+        [lambda _: None, lambda _: parts],
     )  # fmt: skip
     daemon.run(stop)
     assert len(jobs) == ended
-    assert keys.ticks == 1
-    assert tunnels.looks._running is not None, "it is looked at with the others"
-    assert closed[-2:] == ["keys", "tunnels"]
-    assert set(closed[:-2]) == {*OWN, "onp", "pub"}
-    assert closed[: len(OWN)] == list(OWN), "what hands out work ends first"
+    looks = [part.looks._running for part in daemon._parts]
+    assert None not in looks, "they are looked at with the others"
+    own = [*OWN, "keys", "network"]
+    assert closed[: len(own)] == own, "what hands out work ends first"
+    assert set(closed[len(own) : -2]) == {"onp", "pub"}
+    assert closed[-2:] == ["part keys", "part network"]
     assert wake.waits == [1.0]
-    assert daemon._teller._queue.get_nowait() is None
 
 
 def test_it_looks_more_often_while_something_has_to_settle(world: World) -> None:
@@ -333,30 +333,23 @@ def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
     assert (len(begun["pub"]), len(begun["onp"])) == (2, 1)
 
 
-class Part(Future[bool]):
-    """Nobody may wait for it."""
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        assert self.done(), "the daemon waits for one cloud"
-        return super().exception(timeout)
-
-
 def test_a_request_stays_until_each_cloud_is_done_with_its_part(world: World) -> None:
-    parts: list[Part] = []
+    """And the daemon waits for none of them."""
+    parts: list[Callable[[], None]] = []
 
     class Slow(Inline):
-        def submit(self, work: Any, *rest: Any, **more: Any) -> Future[bool]:  # type: ignore[override]
-            if work.__name__ != "_serve":
+        def submit(self, work: Any, *rest: Any, **more: Any) -> Future[Any]:
+            if work.__name__ != "serve":
                 return super().submit(work, *rest, **more)
-            parts.append(Part())
-            return parts[-1]
+            parts.append(lambda: work(*rest, **more))
+            return Future()
 
     daemon = Daemon(world.site, world.spool, Silent(), lambda: None, lambda _: Slow())  # type: ignore[arg-type]
     world.program("resume", ["pub1", "op1"], {1: ["pub1"], 2: ["op1"]})
     for part in (0, 1):
         daemon.tick()
         assert (len(parts), world.spool.count()) == (2, 1)
-        parts[part].set_result(False)
+        parts[part]()
     daemon.tick()
     assert (len(parts), world.spool.count()) == (2, 0)
 
@@ -383,7 +376,6 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
         stop.set()
         thread.join(patience(30))
         assert not thread.is_alive()
-    assert world.spool.count() == 1
     assert len(world.ledger.open_launches()) == 1
     world.clouds["pub"].heal()
     world.restart()

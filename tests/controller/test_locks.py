@@ -21,10 +21,14 @@ from slurm_elastic.controller import budget_enforcement, holds, provision, start
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.controller.stale_machines import nodes_with_capacity
+from slurm_elastic.controller.snapshot import see_request, terms_of
 from slurm_elastic.model.cluster import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.slurm import Request
+from slurm_elastic.policies.actions import Drop
 from slurm_elastic.policies.nodes.node_state import is_drained
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import Rule
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import PUB, SHAPE, Inline, World
@@ -231,6 +235,14 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
     assert ended
 
 
+def served_by_request(site: Any) -> int:
+    """Of a request for the node, whether it is dropped for a machine or an open launch."""
+    site.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
+    request = Request(id="r2", kind="resume", nodes=("pub1",), received=site.now())
+    (action,) = decide(see_request(site, terms_of(site, "pub"), request), (Rule.REQUEST,))
+    return int(isinstance(action, Drop))
+
+
 def in_view(state: LedgerState) -> int:
     return len(state.machines) or len(state.launches)
 
@@ -243,7 +255,7 @@ def in_view(state: LedgerState) -> int:
         lambda site: site.scope(site.pools["burst"]).usage.nodes.get("", 0),
         lambda site: len(site.served()),
         lambda site: in_view(site.ledger.state()),
-        lambda site: len(nodes_with_capacity(site, "pub", ["pub1"])),
+        served_by_request,
     ],
     ids=["usage", "bounds", "served", "repair", "request"],
 )

@@ -351,7 +351,7 @@ def test_a_suspend_of_a_node_that_is_up(world: World, said: Callable[[str], list
     world.advance(60)
     name = world.program("suspend", ["pub1"], {}, received=world.now)
     world.advance(10)
-    assert said(f"suspend dropped request={name} nodes=pub1 reason=Slurm does not have") == ["INFO"]
+    assert said(f"dropped request={name} nodes=pub1 reason=Slurm does not have") == ["INFO"]
 
 
 # requests
@@ -381,7 +381,7 @@ def test_a_request_that_fails(
     assert not known.exc_info
     caplog.clear()
     world.slurm.broken = None
-    monkeypatch.setattr("slurm_elastic.controller.daemon.resume", fails(KeyError("bug")))
+    monkeypatch.setattr("slurm_elastic.controller.apply.provision", fails(KeyError("bug")))
     world.advance(60)
     assert said("request fails id=") == ["ERROR"] * 3
     assert all(r.exc_info for r in caplog.records if r.getMessage().startswith("request fails"))

@@ -14,14 +14,11 @@ from slurm_elastic.base.errors import DeniedError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision, shortfall
-from slurm_elastic.controller import resume as controller_resume
 from slurm_elastic.controller.telling import all_occasions
 from slurm_elastic.model.cluster import Instance, Limits, Location, Market
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.state.ledger import Machine
-from slurm_elastic.state.spool import Request
 from tests.controller.world import SHAPE, World, make_config
 
 SPOT = "small/zone-1/spot"
@@ -299,66 +296,7 @@ def test_machines_bought_at_too_low_a_price_count_at_the_one_that_is_learnt(many
     assert many.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(11.2)
 
 
-# what is left of a request
-
-
-def machine(
-    world: World, ident: str, node: str, *, cloud: str = "pub", registered: float | None = None
-) -> Machine:
-    made = instance(ident, node, f"g-{ident}", bought=offer(cloud=cloud))
-    world.ledger.adopt(made, "many", world.now)
-    (row,) = [m for m in world.ledger.machines() if m.instance.id == ident]
-    return replace(row, registered=registered)
-
-
-@pytest.mark.parametrize(
-    ("changes", "old"),
-    [
-        ({"registered": 100.0}, True),
-        ({"registered": 99.0}, True),
-        ({"registered": 101.0}, False),
-        ({"registered": None}, False),
-        ({"registered": 100.0, "node": "m2"}, False),
-        ({"registered": 100.0, "node": "m3"}, False),
-        ({"registered": 100.0, "cloud": "onp"}, False),
-    ],
-)
-def test_a_machine_is_of_the_past_where_its_node_was_up_long_before_it_is_asked_for_again(
-    many: World, changes: dict[str, Any], old: bool
-) -> None:
-    """m2 only powers down, and m3 is no node of the request."""
-    for node in ("m1", "m3"):
-        many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
-    many.slurm.set_node("m2", "IDLE", "CLOUD", "POWERING_DOWN")
-    row = machine(many, "i-1", **({"node": "m1"} | changes))
-    view = many.slurm.nodes(["m1", "m2", "m3"])
-    waits = controller_resume._waiting_nodes(["m1", "m2"], view)
-    found = controller_resume._past(many.site, "pub", waits, [row], 100.0)
-    assert found == ([row] if old else [])
-
-
-def test_long_ago_is_before_a_node_could_power_down(many: World) -> None:
-    assert (
-        controller_resume._long_ago(many.site, "pub")
-        == many.now - many.config.timings.suspend_timeout
-    )
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_of_a_request_only_what_slurm_waits_for_and_nothing_serves_is_left(
-    many: World, again: bool
-) -> None:
-    for node in ("m1", "m2"):
-        many.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
-    view = many.slurm.nodes(["m1", "m2", "m3"])
-    asked = Request(id="r1", kind="resume", nodes=MANY[:4], jobs={}, received=many.now)
-    waits = controller_resume._waiting_nodes(MANY[:4], view)
-    left = controller_resume._still_wanted(many.site, asked, MANY[:4], waits, {"m2"}, again=again)
-    assert left == ["m1"]
-    told = {n: [d.reason for d in many.ledger.decisions(n)] for n in MANY[:4]}
-    gone = [] if again else ["Slurm does not have the node powering up (any more)"]
-    twice = [] if again else ["the node has a machine or an open launch already"]
-    assert told == {"m1": [], "m2": twice, "m3": gone, "m4": gone}
+# the pools of a cloud
 
 
 @pytest.mark.parametrize(
@@ -437,10 +375,6 @@ def test_of_one_request_the_first_ranking_is_kept_alone(tmp_path: Path) -> None:
     world.close()
 
 
-def test_a_cloud_that_chooses_nothing_itself_is_asked_for_one_offer_at_a_time() -> None:
-    assert provision._choices(object()) == 0  # type: ignore[arg-type]
-
-
 def test_what_machines_are_made_of_is_asked_where_some_are_kept_stopped(many: World) -> None:
     many.slurm.submit(1, ("m1",))
     many.tick()
@@ -451,7 +385,8 @@ def test_what_machines_are_made_of_is_asked_where_some_are_kept_stopped(many: Wo
 def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
     """m3 is asked for in another request, m4 serves a job that has all of its nodes."""
     for node in ("m2", "m4"):
-        machine(many, f"i-{node}", node, registered=None)
+        made = instance(f"i-{node}", node, f"g-{node}", bought=offer(cloud="pub"))
+        many.ledger.adopt(made, "many", many.now)
     pool = many.site.pools["many"]
     short = shortfall.Shortfall(
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),

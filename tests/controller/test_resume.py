@@ -7,11 +7,11 @@ import pytest
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.controller import provision
 from slurm_elastic.model.cluster import NO_SPOT, Exclusion
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.audit_trail import tell_job
 from slurm_elastic.state.ledger import Decision
-from slurm_elastic.state.spool import Request
 from tests.controller.world import PUB, World
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
-from typing import Any
-
 import pytest
-from ledger_cases import instance, offer, spec
+from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, TransientError
-from slurm_elastic.controller import ending, stale_machines, suspend
-from slurm_elastic.controller.stale_machines import nodes_with_capacity
+from slurm_elastic.controller import ending
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.ledger import Machine
-from slurm_elastic.state.spool import Request
 from tests.controller.world import World
 
 
@@ -142,112 +137,6 @@ def row(
     )
     world.ledger.adopt(made, "burst", world.now)
     return next(m for m in world.ledger.machines() if m.instance.id == ident)
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({}, True),
-        ({"node": "pub2"}, False),
-        ({"cloud": "pub"}, False),
-        ({"registered": None}, False),
-        ({"suspending": 7.0}, False),
-    ],
-)
-def test_a_node_may_have_been_up_on_a_machine_of_another_cloud(
-    world: World, changes: dict[str, Any], found: bool
-) -> None:
-    own = {"node": "pub1", "cloud": "onp"} | changes
-    one = row(world, node=own.pop("node"), cloud=own.pop("cloud"))
-    one = replace(one, **({"registered": 1.0, "suspending": None} | own))
-    others = stale_machines.instances_of_other_clouds([one], "pub", ["pub1"])
-    assert others == ([one] if found else [])
-
-
-@pytest.mark.parametrize(("age", "boots"), [(599.0, True), (600.0, False), (601.0, False)])
-def test_a_machine_of_another_cloud_boots_until_its_resume_timeout(
-    world: World, age: float, boots: bool
-) -> None:
-    one = row(world, age=age)
-    assert stale_machines.boots_still(world.site, one) is boots
-    assert not stale_machines.boots_still(world.site, replace(one, registered=world.now))
-
-
-def serves(world: World, request: str = "", long_ago: float = inf) -> set[str]:
-    asked = ("pub1", "pub2")
-    return nodes_with_capacity(world.site, "pub", asked, long_ago=long_ago, request=request)
-
-
-@pytest.mark.parametrize(("cloud", "age", "served"), [
-    ("pub", 0.0, True), ("pub", 900.0, True), ("onp", 0.0, True), ("onp", 900.0, False),
-    ("gone", 0.0, False),
-])  # fmt: skip
-@pytest.mark.parametrize("ends", [False, True])
-def test_a_node_has_what_boots_for_it_and_is_not_to_end(
-    world: World, cloud: str, age: float, served: bool, *, ends: bool
-) -> None:
-    """A machine of another cloud counts only for so long as it may still come up."""
-    row(world, cloud=cloud, age=age)
-    row(world, "i-3", "pub3", cloud=cloud, age=age)
-    if ends:
-        world.ledger.suspending(cloud, ["i-1"], "idle", world.now)
-    assert serves(world) == ({"pub1"} if served and not ends else set())
-
-
-@pytest.mark.parametrize(("long_ago", "served"), [(9.0, True), (10.0, False), (11.0, False)])
-def test_what_was_up_on_another_cloud_long_ago_serves_nobody(
-    world: World, long_ago: float, served: bool
-) -> None:
-    row(world, cloud="onp", age=50.0)
-    world.ledger.registered("onp", ["i-1"], world.now - 10.0)
-    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
-    start = world.now - 20.0
-    assert (serves(world, long_ago=start + long_ago) == {"pub1"}) is served
-
-
-@pytest.mark.parametrize(
-    ("cloud", "age", "served"),
-    [
-        ("pub", 0.0, True), ("pub", 900.0, True), ("onp", 599.0, True), ("onp", 600.0, False),
-        ("gone", 0.0, False),
-    ],
-)  # fmt: skip
-def test_an_open_launch_stands_for_its_nodes(
-    world: World, cloud: str, age: float, served: bool
-) -> None:
-    """One of a cloud that has left the configuration only for its own request."""
-    made = spec("g1", ("pub1", "pub3"), world.site.pools["burst"], offer(cloud=cloud))
-    world.ledger.intend(made, "r1", world.now - age)
-    assert serves(world, "r2") == ({"pub1"} if served else set())
-    assert serves(world, "r1") == {"pub1"}
-
-
-@pytest.mark.parametrize(("request_", "served"), [("r1", True), ("r2", False)])
-def test_a_machine_of_a_cloud_that_is_no_more_serves_its_own_request_alone(
-    world: World, request_: str, served: bool
-) -> None:
-    generation = f"g{world.now * 1000:.0f}-x"
-    bought = offer(cloud="gone")
-    made = spec(generation, ("pub1",), world.site.pools["burst"], bought)
-    world.ledger.intend(made, "r1", world.now)
-    machine = instance("i-1", "pub1", generation, launched=world.now, bought=bought)
-    world.ledger.launched(generation, [machine], world.now)
-    assert serves(world, request_) == ({"pub1"} if served else set())
-    world.now += 600.0
-    assert serves(world, request_) == set()
-
-
-@pytest.mark.parametrize(("received", "ends"), [(-0.001, False), (0.0, True)])
-def test_a_machine_ends_by_a_request_that_came_when_it_was_decided_or_later(
-    world: World, received: float, ends: bool
-) -> None:
-    row(world)
-    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_DOWN")
-    at = world.now + received
-    asked = Request(id="r1", kind="suspend", nodes=("pub1",), jobs={}, received=at)
-    suspend.suspend(world.site, "pub", asked, world.slurm.nodes(["pub1"]))
-    (machine,) = world.ledger.machines(ended_since=0.0)
-    assert (machine.ended is not None) is ends
 
 
 def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> None:

@@ -15,9 +15,8 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, cool_partial
-from slurm_elastic.controller.launch_records import Refusals, note_once, record_ranking
+from slurm_elastic.controller.launch_records import Refusals, record_ranking
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.stale_machines import oldest_boot
 from slurm_elastic.model.cluster import (
     DOUBT,
     Exclusion,
@@ -109,15 +108,16 @@ def test_one_refusal_is_told_in_its_own_words_and_none_is_not_told(world: World)
     assert world.ledger.decisions("job:7") == (), "it waits for another node"
 
 
-def test_what_was_said_last_of_a_node_is_not_said_again(world: World) -> None:
-    asked = request(world, "pub1", "pub2")
-    for nodes in (("pub1",), ("pub1", "pub2"), ("pub1", "pub2")):
-        note_once(world.site, asked, nodes, "waiting", "for its turn")
-    assert [len(world.ledger.decisions(n)) for n in ("pub1", "pub2")] == [1, 1]
-    world.site.record("r1", "launched", ["pub1"], "x")
-    note_once(world.site, asked, ("pub1",), "waiting", "for its turn")
-    note_once(world.site, replace(asked, id="r2"), ("pub2",), "waiting", "for its turn")
-    assert [len(world.ledger.decisions(n)) for n in ("pub1", "pub2")] == [3, 2]
+def test_what_was_said_last_of_a_node_is_no_news(world: World) -> None:
+    site, nodes = world.site, ("pub1", "pub2")
+    assert site.news(nodes, "waiting", "for its turn") == ["pub1", "pub2"]
+    site.record("r1", "waiting", ["pub1"], "for its turn")
+    assert site.news(nodes, "waiting", "for its turn") == ["pub2"]
+    assert site.news(nodes, "waiting", "for its turn", "r1") == ["pub2"]
+    assert site.news(nodes, "waiting", "for its turn", "r2") == ["pub1", "pub2"]
+    assert site.news(nodes, "waiting", "for another") == ["pub1", "pub2"]
+    site.record("r1", "launched", ["pub1"], "x")
+    assert site.news(nodes, "waiting", "for its turn") == ["pub1", "pub2"]
 
 
 def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:
@@ -190,10 +190,6 @@ def test_a_launch_is_named_by_its_time_and_after_the_requests_that_came() -> Non
     assert generation_time(behind) == T0
     assert generation_order(behind) == pytest.approx(T0 + 10.001)
     assert len({new_generation(T0) for _ in range(100)}) == 100
-
-
-def test_a_launch_may_boot_for_as_long_as_slurm_waits(world: World) -> None:
-    assert world.now - oldest_boot(world.site) == world.config.timings.resume_timeout == 600
 
 
 def test_an_end_that_fails_again_in_the_same_way_is_told_once(world: World) -> None:

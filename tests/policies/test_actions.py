@@ -9,6 +9,9 @@ from slurm_elastic.policies.actions import Action
 
 FLAGS = ("patient", "capped", "by_node", "bulk")
 KINDS = {
+    "suspend": "bulk",
+    "fail-boot": "bulk",
+    "dropped": "by_node bulk",
     "abandon": "",
     "adopt": "bulk",
     "adopt-stopped": "patient bulk",

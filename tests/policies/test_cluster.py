@@ -54,7 +54,7 @@ DRAINED = UP | {"DRAIN"}
 HELD = f"{HOLD_MARK} no offer has room"
 TERMS = Terms(
     cloud="aws", clouds=frozenset({"aws", "gcp"}), pools={p.name: p for p in (AWS, OTHER)},
-    pool_of={n: p for p in (AWS, OTHER) for n in p.nodes}, resume_timeout=600.0,
+    pool_of={n: p for p in (AWS, OTHER) for n in p.nodes}, resume_timeout=600.0, suspend_timeout=30.0,
     patience=Thresholds(), served=300.0, slurm_user="slurm",
 )  # fmt: skip
 OPTED = replace(TERMS, tells_addresses=True)

@@ -35,7 +35,7 @@ def decide(
     had: tuple[str, ...] = (),
     scope: Scope | None = None,
     *,
-    caps: tuple[tuple[str, int | None], ...] = (),
+    caps: tuple[tuple[str, int], ...] = (),
     startable: int | None = None,
     choices: int = 0,
 ) -> NextLaunch:

@@ -29,17 +29,16 @@ def given_up_after(resume_timeout: float) -> float:
     return resume_timeout - min(margin, resume_timeout / 2)
 
 
-def turn(caps: Iterable[tuple[str, int | None]], booting: Mapping[str, int]) -> tuple[int, str]:
+def turn(caps: Iterable[tuple[str, int]], booting: Mapping[str, int]) -> tuple[int, str]:
     """How many more machines may boot now under these caps (by scope), and the tightest in words.
 
-    ``booting`` has the counts by scope. Without a cap that is more than anybody asks for.
+    ``booting`` has the counts by scope.
     """
     left = [
         (max(cap - booting.get(scope, 0), 0), f"{scope.replace(':', ' ')} boots {cap} at a time")
         for scope, cap in caps
-        if cap is not None
     ]
-    return min(left, default=(10**9, ""))
+    return min(left)
 
 
 def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:

@@ -50,23 +50,24 @@ def next_launch(
     scope: Scope,
     now: float,
     *,
-    caps: Sequence[tuple[str, int | None]] = (),
+    caps: Sequence[tuple[str, int]] = (),
     startable: int | None = None,
     keys: Sequence[str] = DEFAULT_KEYS,
     choices: int = 0,
 ) -> NextLaunch:
     """Decide the next launch of ``request``, of whose nodes ``had`` have machines already.
 
-    ``todo`` are its gangs (``gang.gangs``), ``caps`` how many machines may boot at once by scope
-    (None: any number), ``startable`` how many the cloud's API would start now (None: any number),
+    ``todo`` are its gangs (``gang.gangs``), ``caps`` how many machines may boot at once by
+    scope, ``startable`` how many the cloud's API would start now (None: any number),
     and among ``choices`` further offers the cloud can choose in one launch.
     """
     left = tuple(n for n in request.nodes if n not in had)
     first = rank(part_of(request, left), offers, scope, now, keys)
     room = sum(r.room for r in serving(first.request, offers, scope, now, keys, first=first))
     nodes = select(todo, had, room)
-    bounds = (turn(caps, scope.booting), _api_bound(request.pool.cloud, startable, len(nodes)))
-    allowed, cap = min(bounds)
+    allowed, cap = turn(caps, scope.booting) if caps else _NO_BOUND
+    if startable is not None and startable < len(nodes):
+        allowed, cap = min((allowed, cap), _api_bound(request.pool.cloud, startable))
     if nodes and not allowed:
         return NextLaunch(placement=first, spare=room - len(nodes), waiting=nodes, cap=cap)
     if not nodes:
@@ -90,9 +91,7 @@ def _offers(ranked: Sequence[Ranked], count: int, choices: int) -> tuple[Offer, 
     return (best.offer, *islice(fitting, choices))
 
 
-def _api_bound(cloud: str, startable: int | None, count: int) -> tuple[int, str]:
-    """How many of ``count`` machines the cloud's API starts now, and that bound in words."""
-    if startable is None or startable >= count:
-        return _NO_BOUND
+def _api_bound(cloud: str, startable: int) -> tuple[int, str]:
+    """How many machines the cloud's API starts now, where more are wanted; the bound in words."""
     words = f"the API of cloud {cloud} starts only so many machines a second"
     return (startable if startable >= WORTH_A_CALL else 0), words

@@ -32,6 +32,7 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
 from slurm_elastic.policies.repair.hold_rules import holds
 from slurm_elastic.policies.repair.reconcile_rules import repairs
 from slurm_elastic.policies.repair.repair_pace import DueRepairs, due_repairs
+from slurm_elastic.policies.repair.request_rules import requested
 
 
 def decide_repairs(
@@ -75,7 +76,7 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         all_nodes=view,
         slurmd_timeout=snapshot.slurmd_timeout,
         slurm_user=snapshot.terms.slurm_user,
-        stopped=_stopped(snapshot),
+        stopped=_stopped(snapshot) if snapshot.stopped else (),
     )
 
 
@@ -180,6 +181,7 @@ def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
 
 
 _RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
+    Rule.REQUEST: requested,
     Rule.REPAIR: _repairs,
     Rule.READ: read,
     Rule.ADDRESSES: addresses,

@@ -19,7 +19,7 @@ from slurm_elastic.model.memory import (
     Launch,
     Machine,
 )
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope
 from slurm_elastic.policies.repair.cloud_view import (
@@ -30,6 +30,7 @@ from slurm_elastic.policies.repair.cloud_view import (
 class Rule(Enum):
     """The rules, in the order in which they are asked."""
 
+    REQUEST = "request"
     REPAIR = "repair"
     READ = "read"
     ADDRESSES = "addresses"
@@ -54,6 +55,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     pools: Mapping[str, Pool]
     pool_of: Mapping[str, Pool]
     resume_timeout: float
+    suspend_timeout: float
     patience: Thresholds
     served: float
     slurm_user: str
@@ -72,7 +74,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     and ``scopes`` are there, by pool, where holds are to be looked at; ``drains`` are the ledger's
     that go on, ``stopped`` its stopped machines, of all clouds, and ``recipes`` those of the pass's
     cloud. ``writable``: whether the ledger can be written; one that cannot may lack what is in its
-    file.
+    file. ``request``: the one that the pass is for; ``nodes`` has its nodes alone then.
     """
 
     now: float
@@ -93,6 +95,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     stopped: tuple[Machine, ...] = ()
     directives: tuple[Directive, ...] = ()
     recipes: Recipes = NO_RECIPES
+    request: Request | None = None
 
     @property
     def mine(self) -> list[Machine]:

@@ -67,6 +67,8 @@ either; one that is suspending, or that the cloud is stopping, serves none. "Hea
 the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
 or a very long one, no node counts as heard, unless the list lacks all of many machines that were
 there.
+A row "powering up, nothing -> launch" that a request of slurmctld names is decided at once
+(``request_rules``), as is one that ends the machine of a node that it powers down.
 "Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``out_of_service.ill``.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
@@ -154,7 +156,8 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
-    actions += stopped_ones(view, patience, listing)
+    if view.stopped:
+        actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
     actions += _nodes(view, hears=listing.hears)
     return tuple(actions)
@@ -377,7 +380,7 @@ def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> Trac
 
 
 def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
-    has = served(view) | _started_again(view)
+    has = served(view) | (_started_again(view) if view.stopped else set())
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():

@@ -17,7 +17,8 @@ from patience import patience
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.state.spool import Request, Spool
+from slurm_elastic.model.slurm import Request
+from slurm_elastic.state.spool import Spool
 from tests.machine.programs.installed import Installed, modules_of
 
 SETPRIV = ("setpriv", "--reuid=65534", "--clear-groups")

@@ -1,0 +1,82 @@
+"""Optional features: what joins where it is switched on, and nothing of them where it is off."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.telling import Notify
+from slurm_elastic.controller import features
+from slurm_elastic.controller.steps import Steps
+from tests.controller.world import World, make_config
+
+OFF = {
+    "admission", "owners", "starting", "stopping", "addresses", "enrolment", "telling", "occasions",
+    "tunnels", "munge_keys", "host_keys", "key_rotation",
+}  # fmt: skip
+"""Modules that only features have."""
+PLAIN = {"books": BooksSettings(tags=())}
+
+
+def joined(steps: Steps) -> set[str]:
+    return {name for name in steps.__struct_fields__ if getattr(steps, name)}
+
+
+def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
+    """Through a launch, an end and the rounds between."""
+    world = World(tmp_path, **PLAIN)
+    assert joined(world.site.steps) == set()
+    ran: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent.name == "controller":
+            ran.add(path.stem)
+
+    sys.setprofile(note)
+    try:
+        world.slurm.submit(1, ("pub1",))
+        world.advance(60)
+        world.slurm.finish(1)
+        world.advance(600)
+    finally:
+        sys.setprofile(None)
+    assert world.kinds("pub1")[-1] == "terminated"
+    assert {"provision", "apply", "ending"} <= ran
+    assert ran & OFF == set()
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"books": BooksSettings(tags=("user",))}, {"asked"}),
+        ({"notify": Notify(mail=("ops@example.org",))}, {"parts"}),
+        ({"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})}, {"admitted"}),
+        (
+            {"pools": tuple(replace(p, stopped=1) for p in make_config(Path("/x")).pools)},
+            {"served", "intended", "spared"},
+        ),
+    ],
+    ids=["owners", "notify", "budgets of accounts", "stopped pools"],
+)
+def test_what_is_switched_on_joins_its_steps(
+    tmp_path: Path, changes: dict[str, Any], steps: set[str]
+) -> None:
+    world = World(tmp_path, **(PLAIN | changes))
+    assert joined(world.site.steps) == steps
+    world.close()
+
+
+def test_another_service_of_the_site_joins_anew(world: World) -> None:
+    both = [lambda _: None, lambda _: Steps(intended=[print])]
+    for _ in range(2):
+        features.join(world.site, both)
+    assert world.site.steps.intended == [print]

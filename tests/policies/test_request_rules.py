@@ -1,0 +1,176 @@
+"""A request of slurmctld: what its nodes call for, by Slurm and the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ledger_cases import instance, offer
+from msgspec.structs import replace
+
+from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.slurm import Request, SlurmNode
+from slurm_elastic.policies.actions import Action, Drop, FailBoot, Suspend
+from slurm_elastic.policies.actions import Launch as Start
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
+from slurm_elastic.policies.repair.request_rules import NOT_DOWN, NOT_UP, SERVED
+from tests.policies.test_cluster import BOOTS, GOES, NOW, OFF, TERMS, UP
+
+AT = NOW - 1.0
+"""When the request came."""
+
+
+def asked(
+    *machines: Machine,
+    kind: str = "resume",
+    states: frozenset[str] | None = BOOTS,
+    launches: tuple[Launch, ...] = (),
+    nodes: tuple[str, ...] = ("pub1",),
+) -> list[Action]:
+    view = {} if states is None else {n: SlurmNode(name=n, states=states) for n in nodes}
+    snapshot = ClusterSnapshot(
+        now=NOW, terms=TERMS, nodes=view, machines=machines, launches=launches, exclusions=(),
+        request=Request(id="r1", kind=kind, nodes=nodes, received=AT),
+    )  # fmt: skip
+    return list(decide(snapshot, (Rule.REQUEST,)))
+
+
+def machine(age: float, cloud: str = "aws", ident: str = "i-1", **fields: Any) -> Machine:
+    """Launched so long ago, for pub1; of another cloud it is one that the pool had before."""
+    made = instance(ident, "pub1", f"g{int((NOW - age) * 1000):013d}-0a", bought=offer(cloud=cloud))
+    return replace(Machine(instance=made, pool="burst"), **fields)
+
+
+def opened(cloud: str, age: float, request: str = "r0") -> Launch:
+    return Launch(
+        generation="g7", request=request, pool="burst", cloud=cloud, nodes=("pub1",), jobs=(),
+        offer=offer(), state="intent", created=NOW - age,
+    )  # fmt: skip
+
+
+LAUNCHED = [Start(node="pub1", reason="Slurm asks for it")]
+
+
+def dropped(why: str, node: str = "pub1") -> list[Drop]:
+    return [Drop(node=node, reason=why)]
+
+
+@pytest.mark.parametrize("states", [None, UP, OFF, GOES])
+def test_what_slurm_does_not_wait_for_gets_no_machine(states: frozenset[str] | None) -> None:
+    assert asked(states=states) == dropped(NOT_UP)
+
+
+def test_nodes_of_other_clouds_and_of_no_pool_are_nothing_to_this_one() -> None:
+    assert asked(nodes=("own1", "pub1", "strange")) == LAUNCHED
+
+
+@pytest.mark.parametrize(
+    ("age", "cloud", "fields", "serves"),
+    [
+        (900.0, "aws", {}, True),
+        (900.0, "aws", {"suspending": 7.0}, False),
+        (599.0, "gcp", {}, True),
+        (600.0, "gcp", {}, False),
+        (599.0, "gcp", {"suspending": 7.0}, False),
+        (900.0, "gcp", {"registered": NOW - 29.0}, True),
+        (900.0, "gcp", {"registered": NOW - 30.0}, False),
+        (0.5, "gone", {}, True),
+        (2.0, "gone", {}, False),
+    ],
+)
+def test_a_node_that_a_machine_serves_gets_no_other(
+    age: float, cloud: str, fields: dict[str, Any], *, serves: bool
+) -> None:
+    """One of another cloud only while it may still come up, or may be up yet; of one that has left
+    the configuration only where it was bought for this request.
+    """
+    assert asked(machine(age, cloud, **fields)) == (dropped(SERVED) if serves else LAUNCHED)
+
+
+@pytest.mark.parametrize(("ago", "past"), [(30.0, True), (31.0, True), (29.0, False)])
+def test_a_machine_that_was_up_long_before_its_node_is_asked_for_again_ends_first(
+    ago: float, *, past: bool
+) -> None:
+    one = machine(900.0, registered=NOW - ago)
+    (action,) = asked(one)
+    assert action == (replace(LAUNCHED[0], past=("i-1",)) if past else dropped(SERVED)[0])
+
+
+def test_it_stays_where_another_machine_boots_for_the_node() -> None:
+    assert asked(machine(900.0, registered=NOW - 99.0), machine(5.0, ident="i-2")) == dropped(
+        SERVED
+    )
+
+
+@pytest.mark.parametrize(
+    ("cloud", "age", "request_", "serves"),
+    [
+        ("aws", 900.0, "r0", True),
+        ("gcp", 599.0, "r0", True),
+        ("gcp", 600.0, "r0", False),
+        ("gone", 5.0, "r0", False),
+        ("gone", 5.0, "r1", True),
+    ],
+)
+def test_an_open_launch_stands_for_its_nodes(
+    cloud: str, age: float, request_: str, *, serves: bool
+) -> None:
+    """One of a cloud that has left the configuration only for its own request."""
+    found = asked(launches=(opened(cloud, age, request_),))
+    assert found == (dropped(SERVED) if serves else LAUNCHED)
+
+
+@pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
+@pytest.mark.parametrize(
+    ("states", "ends"), [(None, False), (UP, False), (OFF, True), (GOES, True), (BOOTS, True)]
+)
+def test_the_machine_of_a_node_that_is_not_up_ends(
+    states: frozenset[str] | None, kind: str, *, ends: bool
+) -> None:
+    found = asked(machine(900.0, registered=7.0), kind=kind, states=states)
+    assert [(type(a), a.subject) for a in found] == [(Suspend, "i-1") if ends else (Drop, "pub1")]
+    if not ends:
+        assert found == dropped(NOT_DOWN)
+
+
+@pytest.mark.parametrize(("age", "younger"), [(1.001, False), (1.0, False), (0.999, True)])
+def test_a_machine_that_looks_younger_than_the_request_ends_only_if_slurm_says_so(
+    age: float, *, younger: bool
+) -> None:
+    (action,) = asked(machine(age, registered=7.0), kind="suspend", states=OFF)
+    assert isinstance(action, Suspend)
+    assert action.unproven is younger
+
+
+def test_a_suspend_is_about_machines_of_its_nodes_in_this_cloud() -> None:
+    one = machine(900.0)
+    other = replace(one, instance=replace(one.instance, node="pub2"))
+    assert asked(machine(900.0, "gcp"), other, kind="suspend", states=OFF) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "fields", "failed"),
+    [
+        (10.0, {}, True),
+        (10.0, {"registered": 7.0}, False),
+        (0.5, {}, False),
+        (10.0, {"misses": 1}, False),
+        (10.0, {"suspending": 7.0}, False),
+    ],
+    ids=["boots", "is up", "is younger", "may have been taken", "ends"],
+)
+def test_a_machine_whose_node_failed_to_come_up_counts_against_its_pool(
+    age: float, fields: dict[str, Any], *, failed: bool
+) -> None:
+    (action,) = asked(machine(age, **fields), kind="resume-fail", states=OFF)
+    assert isinstance(action, FailBoot) is failed
+    if isinstance(action, FailBoot):
+        assert action.ends
+
+
+def test_one_whose_node_is_up_after_all_counts_and_stays() -> None:
+    failed, drop = asked(machine(10.0), kind="resume-fail", states=UP)
+    assert isinstance(failed, FailBoot)
+    assert not failed.ends
+    assert [drop] == dropped(NOT_DOWN)
