@@ -146,7 +146,8 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
     """Commands with their summaries, which completions show."""
 
     def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:  # noqa: ANN401
-        found: argparse.ArgumentParser = super().add_parser(name, help=COMMANDS[name], **options)
+        options = {"help": COMMANDS[name], **options}
+        found: argparse.ArgumentParser = super().add_parser(name, **options)
         return found
 
 

@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 3
 """Attempts at a request whose work fails in a way that will not pass by itself."""
 PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
-MAX_BACKOFF = 30.0
+LONGEST_PAUSE = 30.0
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
 
@@ -122,7 +122,7 @@ class Requests:
         log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
         part.times += 1
         part.counted += not isinstance(error, PASSING)
-        part.again = self._site.monotonic() + min(2.0 ** (part.times - 1), MAX_BACKOFF)
+        part.again = self._site.monotonic() + min(2.0 ** (part.times - 1), LONGEST_PAUSE)
         if part.counted >= MAX_ATTEMPTS:
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
             self._finish(cloud, part)
