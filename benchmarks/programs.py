@@ -84,7 +84,7 @@ def _criu(release: str | None) -> Path | None:
     """CRIU of that Debian, unpacked on this machine; none is the containers' own."""
     if release is None:
         return None
-    script = TESTS / "ckptroot" / "criu4"
+    script = TESTS / "machine" / "ckptroot" / "criu4"
     done = subprocess.run([script, release], stdout=subprocess.PIPE, text=True, check=True)
     return Path(done.stdout.strip())
 

@@ -177,7 +177,7 @@ DRAFT = ".file.abcd_123.draft"
 
 def test_a_draft_of_a_killed_program_goes_with_the_next_one_a_day_later(tmp_path: Path) -> None:
     signals = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    killed = f"from slurm_elastic import writing; from pathlib import Path; import sys\nwith writing.draft(Path(sys.argv[1]), b'x'): {signals}"
+    killed = f"from slurm_elastic.base import writing; from pathlib import Path; import sys\nwith writing.draft(Path(sys.argv[1]), b'x'): {signals}"
     subprocess.run([sys.executable, "-c", killed, str(tmp_path / "file")], check=False)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".file.")

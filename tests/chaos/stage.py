@@ -520,7 +520,7 @@ class _Modules:
                 for attribute, instead in stand_ins.items():
                     if isinstance(getattr(module, attribute, None), ModuleType):
                         setattr(module, attribute, instead)
-        for name in ("store.files", "ledger.enduring"):
+        for name in ("state.store.files", "state.ledger.enduring"):
             sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
         provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.

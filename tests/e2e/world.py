@@ -26,7 +26,7 @@ PATIENCE = 120.0
 PATIENT = """
 import sys
 from slurm_elastic.cli.main import main
-from slurm_elastic.slurm import prompt
+from slurm_elastic.slurm.client import prompt
 prompt.PATIENCE = prompt.ANSWER = 60.0
 sys.exit(main())
 """

@@ -77,7 +77,7 @@ def test_what_belongs_to_another_user_is_left_and_told(
 CLOSE = """
 import logging, os, sys
 from pathlib import Path
-from slurm_elastic import statedir
+from slurm_elastic.state import statedir
 logging.basicConfig(format="%(message)s")
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 statedir.close_to_others(Path(sys.argv[1]), os.geteuid())
