@@ -18,6 +18,7 @@ import selectors
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -142,7 +143,7 @@ class Client:
             self.leave()
 
 
-class Server:
+class Server(ABC):
     """At ``place``, a path (with ``mode`` and ``owner``, a uid) or an address and port (0: any).
     ``busy`` is told to who is one too many, ``parting`` to whoever is there at the end. All but
     ``start``, ``call``, ``end``, ``wait`` and ``close`` is of its thread alone.
@@ -170,9 +171,9 @@ class Server:
 
     # What a service says itself.
 
+    @abstractmethod
     async def attend(self, client: Client) -> None:
         """All that is said to a client, until the connection ends; OSError where it has."""
-        raise NotImplementedError
 
     async def beside(self) -> None:
         """What else is done in its thread; when that ends, so does the server."""

@@ -20,7 +20,9 @@ OPERATORS, LIMITS = "operators", "limits"
 
 
 class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What is the same of all words, but for those that say otherwise."""
+    """What is the same of all words, but for those that say otherwise. Each tells besides, as its
+    ``fact``, what is so while it holds.
+    """
 
     is_limit: ClassVar[bool] = False
     """It tells of money, and is ended by ``limit SCOPE KEY reset``; the others by ``resume``."""
@@ -46,11 +48,6 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
     def closes(self) -> bool:
         """Whether nothing new may start there."""
         return True
-
-    @property
-    def fact(self) -> str:
-        """What is so while it holds."""
-        raise NotImplementedError
 
 
 class Pause(_Word, frozen=True, kw_only=True, tag="pause"):
