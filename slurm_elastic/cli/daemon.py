@@ -10,7 +10,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.service import on_stop, run_service
@@ -29,9 +28,6 @@ from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.trouble import PASSING
 from slurm_elastic.watch.door.answers import Answers
 from slurm_elastic.watch.door.server import Door
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("slurm_elastic.daemon")
 

@@ -56,7 +56,7 @@ from slurm_elastic.state.ledger import Launch, Machine
 log = logging.getLogger(__name__)
 
 Do = Callable[[Any], None]
-"""Does all actions of one kind; ``_doers`` pairs it with their class."""
+"""Does all actions of one kind."""
 
 
 def apply(
@@ -70,7 +70,7 @@ def apply(
     decided, each in its bulk calls; whether nodes of it wait for their turn to boot. ``doubts``: by
     machine, what of its tags is not believed.
 
-    A failure is logged and left to the next round; one in what a request calls for passes.
+    A failure is logged and left to the next round; one in what a request calls for is raised.
     """
     by_kind: dict[type[Action], list[Action]] = {}
     for action in decided:
@@ -94,8 +94,9 @@ class _Apply:
         self._request = snapshot.request
         self._correlation = self._request.id if self._request is not None else CORRELATION
         self.waits = False
+        self._doers = self._table(snapshot.listed or ())
 
-    def _doers(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
+    def _table(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
         """The function that carries out each kind of action."""
         site, cloud = self._site, self._cloud
         return {
@@ -141,7 +142,7 @@ class _Apply:
 
     def do(self, some: Sequence[Action]) -> None:
         """These, of one kind."""
-        kind, do = some[0].kind, self._doers(self._snapshot.listed or ())[type(some[0])]
+        kind, do = some[0].kind, self._doers[type(some[0])]
         if self._request is not None:
             do(some)
             return
@@ -211,7 +212,10 @@ class _Apply:
         site, cloud, request = self._site, self._cloud, self._request
         unread = site.unlearnt(cloud, site.ledger.clouds_read())
         trouble = site.unreadable.get(unread, "")
-        if unread and not trouble:  # what is there is in no limit yet
+        # What is there is in no limit yet.
+        if unread and request is None:
+            return  # a later round buys
+        if unread and not trouble:
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
         if trouble:
             trouble = f"not read since the start, what it has is not known: {trouble}"
@@ -219,6 +223,9 @@ class _Apply:
         # A machine of ours may be left of a pool that is another cloud's by now: that one buys.
         mine = [a.node for a in some if self._snapshot.home(a.node) == cloud]
         wanted = [node for node in mine if node not in served]
+        if any(a.past for a in some):  # to end those has taken its time
+            view = site.slurm.nodes(wanted) if wanted else {}
+            wanted = [node for node in wanted if _wants(view, node)]
         if request is None:
             jobs: Jobs = _jobs_of(site, wanted) if wanted else {}
         else:
@@ -275,7 +282,10 @@ class _Apply:
     def _drop(self, some: Sequence[actions.Drop]) -> None:
         correlation = self._correlation
         for why in dict.fromkeys(a.reason for a in some):
-            nodes = [a.node for a in some if a.reason == why]
+            about = [a.node for a in some if a.reason == why]
+            nodes = self._site.news(about, "dropped", why, correlation)
+            if not nodes:  # the request is tried again, and this is as it was
+                continue
             log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
             self._site.record(correlation, "dropped", nodes, why)
 

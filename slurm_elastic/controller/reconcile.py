@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class Round:
-    """One cloud's rounds; keeps only since when each finding has stood."""
+    """One cloud's rounds. All that is kept from one to the next is since when each finding has
+    stood, and which doubt was told last.
+    """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
@@ -51,7 +53,7 @@ class Round:
 
     def serve(self, request: Request, again: bool) -> bool:
         """Act on a request's nodes of the cloud, at once; whether some of them wait for their turn
-        to boot: serve it ``again`` for these. All that fails passes.
+        to boot: serve it ``again`` for these. Raises whatever fails.
         """
         site = self._site
         try:

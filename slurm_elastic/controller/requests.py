@@ -85,13 +85,16 @@ class Requests:
 
     def wait_for(self, cloud: str) -> bool:
         """Whether the cloud's round is to serve some now."""
-        return self._next(cloud) is not None
+        return bool(self._due(cloud))
 
     def serve(self, cloud: str, act: Callable[[Request, bool], bool]) -> None:
-        """All that are due, the oldest first. ``act`` says whether nodes of one wait for their
-        turn; it is told whether they do already.
+        """Those that are due by now, each once, the oldest first: what comes due meanwhile stands
+        behind whatever else the cloud's worker has to do. ``act`` says whether nodes of one wait
+        for their turn; it is told whether they do already.
         """
-        while (part := self._next(cloud)) is not None:
+        for part in self._due(cloud):
+            if self._closed:
+                return
             try:
                 waits = act(part.request, part.waits)
             except Exception as error:  # noqa: BLE001 - one must not stand in the others' way
@@ -107,11 +110,10 @@ class Requests:
         """No other one is begun: the spool keeps them for the next start."""
         self._closed = True
 
-    def _next(self, cloud: str) -> _Part | None:
+    def _due(self, cloud: str) -> list[_Part]:
         clock = self._site.monotonic()
         with self._lock:
-            due = (part for part in self._parts[cloud] if part.again <= clock)
-            return None if self._closed else next(due, None)
+            return [part for part in self._parts[cloud] if part.again <= clock]
 
     def _failed(self, cloud: str, part: _Part, error: Exception) -> None:
         """It stays and is tried again after a while: as long as Slurm or the ledger cannot be

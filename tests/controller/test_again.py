@@ -103,6 +103,30 @@ def test_where_the_resume_is_lost_as_well_the_repair_does_it(world: World) -> No
     assert new != old
 
 
+@pytest.mark.parametrize("lost", [("suspend",), ("suspend", "resume")])
+def test_none_is_bought_where_slurm_gave_the_node_up_while_the_old_one_was_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch, lost: Sequence[str]
+) -> None:
+    up(world)
+    lose(world, *lost)
+    off(world)
+    cloud = world.clouds["pub"]
+    terminate = cloud.terminate
+
+    def slow(ids: Sequence[str]) -> None:
+        terminate(ids)
+        world.slurm.finish(2)
+        world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+
+    monkeypatch.setattr(cloud, "terminate", slow)
+    launched = len(world.ledger.decisions("pub1"))
+    world.slurm.submit(2, ("pub1",))
+    world.advance(world.config.timings.grace + 120)
+    assert world.machines_of("pub1") == []
+    kinds = world.kinds("pub1")
+    assert kinds.count("launched") == 1, kinds[launched:]
+
+
 def test_a_cloud_that_does_not_end_it_at_once_keeps_no_job_waiting(world: World) -> None:
     old = up(world)
     lose(world, "suspend")

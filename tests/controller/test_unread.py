@@ -66,6 +66,17 @@ def test_while_nothing_is_known_only_nodes_that_slurm_waits_for_wait(world: Worl
     assert world.kinds("op1") == ["dropped"]
 
 
+def test_what_is_dropped_meanwhile_is_told_once(world: World) -> None:
+    never_read(world, "onp")
+    assert world.daemon is not None
+    world.daemon._rounds["onp"].run = lambda: None  # type: ignore[method-assign]
+    world.slurm.submit(1, ("op2",))
+    world.program("resume", ["op1", "op2"], {1: ["op2"]})
+    world.advance(600)
+    assert world.spool.count() == 2
+    assert world.kinds("op1") == ["dropped"]
+
+
 def test_a_start_after_a_time_away_invents_no_boot_that_failed(world: World) -> None:
     """Up, powered down and asked for again meanwhile: the requests wait behind the cloud's read."""
     timings = world.config.timings

@@ -1,0 +1,59 @@
+"""The requests of one cloud that wait: none stands in the way of the others, or of its rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_elastic.controller.requests import TURN, Requests
+from slurm_elastic.model.slurm import Request
+from tests.controller.world import World
+
+SLOW = 1.0
+"""Seconds that it takes to act on one."""
+
+
+@pytest.fixture
+def requests(world: World) -> Requests:
+    """Eight for nodes that wait for their turn to boot, and then one that ends a machine."""
+    for _ in range(8):
+        world.program("resume", ["pub1"], {})
+    world.program("suspend", ["pub2"], {})
+    found = Requests(world.site, world.spool)
+    found.take_in()
+    return found
+
+
+def test_each_that_is_due_is_served_once_however_long_that_takes(
+    world: World, requests: Requests
+) -> None:
+    acted: list[str] = []
+
+    def act(request: Request, again: bool) -> bool:
+        acted.append(request.kind)
+        world.now += SLOW
+        assert len(acted) < 100
+        return request.kind == "resume"
+
+    assert 8 * SLOW > TURN, "the first are due again before the last had theirs"
+    for passes in (1, 2, 3):
+        assert requests.wait_for("pub")
+        requests.serve("pub", act)
+        assert acted.count("resume") == 8 * passes
+        assert acted.count("suspend") == 1
+        world.now += TURN
+
+
+def test_one_that_fails_for_a_while_keeps_no_other_waiting(
+    world: World, requests: Requests
+) -> None:
+    acted: list[str] = []
+
+    def act(request: Request, again: bool) -> bool:
+        acted.append(request.kind)
+        world.now += 40 * SLOW  # longer than the longest pause
+        if request.kind == "resume":
+            raise OSError("the cloud does not answer")
+        return False
+
+    requests.serve("pub", act)
+    assert (acted.count("resume"), acted.count("suspend")) == (8, 1)
