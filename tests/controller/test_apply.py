@@ -219,7 +219,7 @@ def test_a_node_whose_machine_is_gone_keeps_its_address_unless_the_cloud_has_tol
     kind = actions.FailLost if told_by_cloud else actions.FailNode
     some = [kind(node=name, reason=WHY) for name in ("no-such-node", "pub1")]
     apply = doer(world)
-    apply._doers(())[kind](some)
+    apply._doers[kind](some)
     assert is_down(world.slurm.node("pub1"))
     assert world.slurm.node("pub1").address == (NOWHERE if told_by_cloud else before)
     assert told(world, "pub1", "node-lost") == [WHY]
@@ -251,7 +251,7 @@ def test_a_node_is_given_back_with_the_reason_of_its_hold(world: World) -> None:
 
 def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
     up(world, "pub1")
-    doer(world)._doers(())[actions.PowerDownWhenIdle](
+    doer(world)._doers[actions.PowerDownWhenIdle](
         [actions.PowerDownWhenIdle(node="pub1", reason=WHY)]
     )
     assert told(world, "pub1", "power-down-asap") == [WHY]
